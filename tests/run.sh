@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Installs what the tests need into .venv, then lints, type-checks and tests.
+# Usage: bash tests/run.sh [--all] [pytest arguments]     --all adds the slow tests and the comparisons with peers.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/environment.sh
+
+selection="not slow and not peer"
+extras="test"
+if [ "${1:-}" = --all ]; then
+    shift
+    selection=""
+    extras="test,peers"
+fi
+use_environment "$extras"
+
+"$PYTHON" -m ruff check .
+"$PYTHON" -m ruff format --check .
+"$PYTHON" -m mypy
+"$(dirname "$PYTHON")/lint-imports"
+"$PYTHON" -m pytest -m "$selection" "$@"
