@@ -1,0 +1,19 @@
+"""Compose YAML and ``key=value`` overrides into a checked, typed configuration. No other room parses config."""
+
+from mindllm.config.roles import ActorConfig, RefConfig, RoleConfig
+from mindllm.config.schema import RunConfig
+from mindllm.config.sections import AlgorithmConfig, KLControl, ResourcePool, RewardConfig, RewardFunction
+from mindllm.config.training import TrainingConfig
+
+__all__ = [
+    "ActorConfig",
+    "AlgorithmConfig",
+    "KLControl",
+    "RefConfig",
+    "ResourcePool",
+    "RewardConfig",
+    "RewardFunction",
+    "RoleConfig",
+    "RunConfig",
+    "TrainingConfig",
+]

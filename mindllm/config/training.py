@@ -1,0 +1,72 @@
+"""Section ``training``: what the whole run does, whoever does it."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from mindllm.config.base import IN_GRPO_ONLY, CommaList, Float, Int, Section
+
+Stage = Literal["sft", "ray_grpo"]
+STAGE_ALIASES = {"grpo": "ray_grpo"}
+Tracker = Literal["jsonl", "tensorboard"]
+
+
+def _stage_name(value: object) -> object:
+    return STAGE_ALIASES.get(value, value) if isinstance(value, str) else value
+
+
+class TrainingConfig(Section):
+    """Length, batch, saving, evaluation and logging of a run."""
+
+    stage: Annotated[Stage, BeforeValidator(_stage_name)] = Field(
+        description="What the run does: `sft` (supervised fine-tuning) or `ray_grpo` (also written `grpo`)."
+    )
+    train_iters: Int = Field(ge=1, description="Iterations of the run; one iteration uses one global batch.")
+    global_batch_size: Int = Field(
+        ge=1, description="Prompts per iteration (stage `sft`: sequences per optimizer step), over all processes."
+    )
+    run_dir: str = Field(
+        default="runs/default",
+        min_length=1,
+        description="Directory of the run: resolved config, metrics, samples, checkpoints. "
+        "The same command with the same directory resumes.",
+        json_schema_extra={"default_text": "`runs/<config name>`"},
+    )
+    seed: Int = Field(default=0, ge=0, description="Seed of data order and sampling.")
+    executor: Literal["ray", "inline"] = Field(
+        default="ray", description="`ray` starts worker processes; `inline` runs one rank in this process."
+    )
+    no_shuffle: bool = Field(default=False, description="Read the data in file order instead of shuffling each epoch.")
+    save_interval: Int = Field(
+        default=50, ge=1, description="Iterations between checkpoints; the last iteration is always saved."
+    )
+    keep_last_n: Int | None = Field(default=None, ge=1, description="Checkpoints to keep; unset keeps all.")
+    export_hf: str | None = Field(
+        default=None, description="Directory for a Hugging Face export of the final actor; unset exports nothing."
+    )
+    eval_interval: Int | None = Field(
+        default=None, ge=1, description="Iterations between held-out evaluations; unset never evaluates."
+    )
+    eval_data_path: str | None = Field(default=None, description="Prefix of the held-out indexed data.")
+    eval_n_samples_per_prompt: Int = Field(
+        default=1, ge=1, description="Responses sampled per held-out prompt.", json_schema_extra=dict(IN_GRPO_ONLY)
+    )
+    log_interval: Int = Field(default=1, ge=1, description="Iterations between progress lines.")
+    sample_dump_interval: Int = Field(
+        default=1,
+        ge=1,
+        description="Iterations between dumps of prompts, responses and rewards to `samples/*.jsonl`.",
+        json_schema_extra=dict(IN_GRPO_ONLY),
+    )
+    trackers: Annotated[list[Tracker], CommaList] = Field(
+        default=["jsonl", "tensorboard"], description="Where metrics go: `jsonl`, `tensorboard`."
+    )
+    max_skipped_steps: Int = Field(
+        default=3, ge=1, description="Optimizer steps in a row with a non-finite gradient after which the run stops."
+    )
+    worker_timeout_s: Float = Field(
+        default=1800.0, gt=0, description="Longest time one call to a worker may take, in seconds."
+    )
+    resource_timeout_s: Float = Field(
+        default=120.0, gt=0, description="Longest wait for the cluster's resources, in seconds."
+    )
