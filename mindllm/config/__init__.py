@@ -1,6 +1,7 @@
 """Compose YAML and ``key=value`` overrides into a checked, typed configuration. No other room parses config."""
 
-from mindllm.config.roles import ActorConfig, RefConfig, RoleConfig
+from mindllm.config.actor import ActorConfig
+from mindllm.config.roles import RefConfig, RoleConfig, TrainedRoleConfig
 from mindllm.config.schema import RunConfig
 from mindllm.config.sections import AlgorithmConfig, KLControl, ResourcePool, RewardConfig, RewardFunction
 from mindllm.config.training import TrainingConfig
@@ -15,5 +16,6 @@ __all__ = [
     "RewardFunction",
     "RoleConfig",
     "RunConfig",
+    "TrainedRoleConfig",
     "TrainingConfig",
 ]

@@ -5,8 +5,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-IN_GRPO_ONLY = {"stages": ("ray_grpo",)}
-
 
 class Section(BaseModel):
     """A frozen group of keys that refuses unknown ones and coerces strings to the declared type."""
@@ -17,21 +15,21 @@ class Section(BaseModel):
 
 
 def _number(value: object) -> object:
-    """Refuse ``true`` where a number belongs, and read ``1e3`` and ``"32"`` as the whole numbers they are."""
     if isinstance(value, bool):
         raise ValueError("a number is needed here, not true or false")
     return value
 
 
 def _whole_number(value: object) -> object:
+    """Read ``"1e3"`` as the whole number that it is; refuse ``true``, which Python takes for 1."""
     value = _number(value)
-    if isinstance(value, str):
-        try:
-            as_float = float(value)
-        except ValueError:
-            return value
-        return int(as_float) if as_float.is_integer() else value
-    return value
+    if not isinstance(value, str):
+        return value
+    try:
+        as_float = float(value)
+    except ValueError:
+        return value
+    return int(as_float) if as_float.is_integer() else value
 
 
 def _comma_list(value: object) -> object:
@@ -48,5 +46,6 @@ CommaList = BeforeValidator(_comma_list)
 
 def derived(factory: Callable[[dict[str, Any]], Any], text: str, description: str, **rules: Any) -> Any:
     """A field whose default is computed from the fields above it; ``text`` says how, for the documentation."""
-    extra = {"default_text": text, **(rules.pop("json_schema_extra", None) or {})}
-    return Field(default_factory=factory, description=description, json_schema_extra=extra, **rules)
+    return Field(
+        default_factory=factory, description=description, json_schema_extra={"default_text": text}, **rules
+    )

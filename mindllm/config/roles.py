@@ -8,14 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from mindllm.config.base import IN_GRPO_ONLY, CommaList, Float, Int, Section, derived
+from mindllm.config.base import CommaList, Float, Int, Section, derived
 
 DEFAULT_MAX_TOKENS = 4096
-
-
-def _zero_is_off(value: object) -> object:
-    """Some toolkits write ``top_k: 0`` where others write -1 for the same thing."""
-    return -1 if value in (0, "0") and not isinstance(value, bool) else value
 
 
 def _blend_string(value: object) -> object:
@@ -66,8 +61,8 @@ class RefConfig(RoleConfig):
     """The frozen reference model of a KL term."""
 
 
-class ActorConfig(RoleConfig):
-    """The model that trains and, under GRPO, generates."""
+class TrainedRoleConfig(RoleConfig):
+    """A model that reads data and trains."""
 
     data_path: Annotated[str, BeforeValidator(_blend_string)] = Field(
         min_length=1, description="Prefix of the indexed data, or `weight,prefix,weight,prefix,...` for a blend."
@@ -94,107 +89,6 @@ class ActorConfig(RoleConfig):
     adam_beta2: Float = Field(default=0.95, ge=0, lt=1, description="Adam: decay of the second moment.")
     adam_eps: Float = Field(default=1e-8, gt=0, description="Adam: term added to the denominator.")
     use_distributed_optimizer: bool = Field(default=True, description="Shard the optimizer state over DP ranks.")
-
-    ppo_epochs: Int = Field(
-        default=1, ge=1, description="Passes over each iteration's responses.", json_schema_extra=dict(IN_GRPO_ONLY)
-    )
-    ppo_mini_batch_size: Int | None = Field(
-        default=None,
-        ge=1,
-        description="Sequences per optimizer step, over all DP ranks; unset uses the whole iteration's.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    shuffle_minibatch: bool = Field(
-        default=False,
-        description="Shuffle an iteration's sequences before they are cut into mini-batches.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    clip_ratio: Float = Field(
-        default=0.2, gt=0, lt=1, description="PPO clip of the ratio, both sides.", json_schema_extra=dict(IN_GRPO_ONLY)
-    )
-    clip_ratio_low: Float = derived(
-        lambda data: data["clip_ratio"],
-        "`clip_ratio`",
-        "Lower side: the ratio is clipped at 1 - this.",
-        gt=0,
-        lt=1,
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    clip_ratio_high: Float = derived(
-        lambda data: data["clip_ratio"],
-        "`clip_ratio`",
-        "Upper side: the ratio is clipped at 1 + this.",
-        gt=0,
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    clip_ratio_c: Float | None = Field(
-        default=None,
-        gt=1,
-        description="Dual clip: bound of the loss, in units of -advantage, where the advantage is negative; unset: off.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    entropy_coeff: Float = Field(
-        default=0.0, ge=0, description="Weight of the entropy bonus.", json_schema_extra=dict(IN_GRPO_ONLY)
-    )
-
-    n_samples_per_prompt: Int = Field(
-        default=1, ge=1, description="Responses per prompt (the group).", json_schema_extra=dict(IN_GRPO_ONLY)
-    )
-    do_sample: bool = Field(
-        default=True, description="Sample; false is greedy, with one response.", json_schema_extra=dict(IN_GRPO_ONLY)
-    )
-    temperature: Float = Field(
-        default=1.0,
-        gt=0,
-        description="Sampling temperature, used in every log-prob too.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    top_k: Annotated[Int, BeforeValidator(_zero_is_off)] = Field(
-        default=-1,
-        ge=-1,
-        description="Sample from the k likeliest tokens; -1 or 0 is off.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    top_p: Float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="Sample from the smallest set of tokens with this probability; 1 is off.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    max_prompt_length: Int = Field(
-        default=512, ge=1, description="Longest prompt, in tokens.", json_schema_extra=dict(IN_GRPO_ONLY)
-    )
-    max_new_tokens: Int = derived(
-        lambda data: max(1, data["seq_length"] - data["max_prompt_length"]),
-        "`seq_length - max_prompt_length`",
-        "Longest response, in tokens.",
-        ge=1,
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    min_new_tokens: Int = Field(
-        default=0,
-        ge=0,
-        description="Tokens before the first end token may be sampled.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    eos_token_ids: Annotated[list[Int], CommaList] | None = Field(
-        default=None,
-        description="Token ids that end a response; unset takes those of generation_config and tokenizer.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    num_samples_per_step: Int | None = Field(
-        default=None,
-        ge=1,
-        description="Sequences generated at the same time per DP rank; unset chooses by memory.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
-    max_kv_tokens: Int | None = Field(
-        default=None,
-        ge=1,
-        description="Tokens in the key-value cache of one DP rank; unset chooses by memory.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
-    )
 
     @property
     def data_blend(self) -> list[tuple[float, str]]:

@@ -4,11 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from mindllm.config.base import IN_GRPO_ONLY, CommaList, Float, Int, Section
+from mindllm.config.base import CommaList, Float, Int, Section
 
 Stage = Literal["sft", "ray_grpo"]
 STAGE_ALIASES = {"grpo": "ray_grpo"}
 Tracker = Literal["jsonl", "tensorboard"]
+
+GRPO_ONLY_TRAINING_KEYS = frozenset({"eval_n_samples_per_prompt", "sample_dump_interval"})
 
 
 def _stage_name(value: object) -> object:
@@ -49,14 +51,13 @@ class TrainingConfig(Section):
     )
     eval_data_path: str | None = Field(default=None, description="Prefix of the held-out indexed data.")
     eval_n_samples_per_prompt: Int = Field(
-        default=1, ge=1, description="Responses sampled per held-out prompt.", json_schema_extra=dict(IN_GRPO_ONLY)
+        default=1, ge=1, description="Responses sampled per held-out prompt."
     )
     log_interval: Int = Field(default=1, ge=1, description="Iterations between progress lines.")
     sample_dump_interval: Int = Field(
         default=1,
         ge=1,
         description="Iterations between dumps of prompts, responses and rewards to `samples/*.jsonl`.",
-        json_schema_extra=dict(IN_GRPO_ONLY),
     )
     trackers: Annotated[list[Tracker], CommaList] = Field(
         default=["jsonl", "tensorboard"], description="Where metrics go: `jsonl`, `tensorboard`."
