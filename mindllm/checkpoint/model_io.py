@@ -1,0 +1,54 @@
+"""Model and optimizer of a running job, to and from torch_dist directories at any layout."""
+
+from pathlib import Path
+from typing import Any
+
+import mindllm.device  # noqa: F401  prepares the process for megatron-core
+
+from megatron.core import dist_checkpointing
+
+from mindllm.parallel.optimizer import Trainer
+from mindllm.parallel.schedule import unwrap
+
+_SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
+
+
+def _model_state(chunks: list[Any]) -> dict[str, Any]:
+    """Sharded tensors by chunk; their keys carry global layer numbers, so the chunk's own name does not matter."""
+    return {
+        f"model{number}": unwrap(chunk).sharded_state_dict(metadata=_SHARDING) for number, chunk in enumerate(chunks)
+    }
+
+
+def _chunks_in_one(state: dict[str, Any], num_chunks: int) -> dict[str, Any]:
+    """The layout megatron's optimizer expects to find parameters in."""
+    return state if num_chunks > 1 else {"model": state["model0"]}
+
+
+def load_model(chunks: list[Any], directory: Path) -> None:
+    """Fill ``chunks`` from the torch_dist checkpoint in ``directory``, which any layout may have written."""
+    loaded = dist_checkpointing.load(_model_state(chunks), str(directory))
+    for number, chunk in enumerate(chunks):
+        unwrap(chunk).load_state_dict(loaded[f"model{number}"])
+
+
+def save_training_state(trainer: Trainer, directory: Path) -> None:
+    """Write model, optimizer and schedule into the existing, empty ``directory`` (collective)."""
+    model = _model_state(trainer.chunks)
+    optimizer = trainer.optimizer.sharded_state_dict(_chunks_in_one(model, len(trainer.chunks)), metadata=_SHARDING)
+    state = {**model, "optimizer": optimizer, "scheduler": trainer.scheduler.state_dict()}
+    dist_checkpointing.save(state, str(directory))
+
+
+def load_training_state(trainer: Trainer, directory: Path) -> None:
+    """Restore what ``save_training_state`` wrote (collective)."""
+    model = _model_state(trainer.chunks)
+    optimizer = trainer.optimizer.sharded_state_dict(
+        _chunks_in_one(model, len(trainer.chunks)), is_loading=True, metadata=_SHARDING
+    )
+    state = {**model, "optimizer": optimizer, "scheduler": trainer.scheduler.state_dict()}
+    loaded = dist_checkpointing.load(state, str(directory))
+    for number, chunk in enumerate(trainer.chunks):
+        unwrap(chunk).load_state_dict(loaded[f"model{number}"])
+    trainer.optimizer.load_state_dict(loaded["optimizer"])
+    trainer.scheduler.load_state_dict(loaded["scheduler"])

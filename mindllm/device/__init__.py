@@ -1,0 +1,38 @@
+"""The only room that knows one accelerator from another, and which optional NVIDIA libraries are there.
+
+Importing this package prepares the process for megatron-core, so it must be imported before ``megatron.core``; the
+import order in every other room puts it first.
+"""
+
+from mindllm.device.backend import (
+    DeviceInfo,
+    attention_segments,
+    bind_local_device,
+    collective_backend,
+    current_device,
+    device_info,
+    has_accelerator,
+    layer_spec,
+    limit_threads,
+    megatron_kernel_flags,
+    peak_memory_bytes,
+    prepare_megatron,
+    synchronize,
+)
+
+prepare_megatron()
+
+__all__ = [
+    "DeviceInfo",
+    "attention_segments",
+    "bind_local_device",
+    "collective_backend",
+    "current_device",
+    "device_info",
+    "has_accelerator",
+    "layer_spec",
+    "limit_threads",
+    "megatron_kernel_flags",
+    "peak_memory_bytes",
+    "synchronize",
+]

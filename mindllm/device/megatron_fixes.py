@@ -1,0 +1,86 @@
+"""Corrections to megatron-core 0.16.1 on paths without Transformer Engine and apex.
+
+Each is tested by a resume test; the version gate makes an upgrade of megatron-core a conscious step.
+"""
+
+import functools
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+_FIXED_VERSIONS = ("0.16.0", "0.16.1")
+
+
+def _fix_distributed_optimizer_reload() -> None:
+    """``DistributedOptimizer`` on ``torch.optim.AdamW`` cannot save a fresh state nor reload a saved one.
+
+    Three causes: the state of a fresh optimizer is empty where one step value is asserted; loading rewrites the state
+    dictionary without its ``step`` (KeyError at the next step); and after a load one ``step`` tensor is shared by all
+    parameters, so that a step advances it once per parameter.
+    """
+    from megatron.core.optimizer import distrib_optimizer
+
+    if distrib_optimizer.HAVE_APEX_OR_TE:
+        return
+    cls = distrib_optimizer.DistributedOptimizer
+    original_set = cls._set_main_param_and_optimizer_states
+    original_load = cls.load_state_dict
+    original_sharded = cls.sharded_state_dict
+
+    def set_states(self: Any, model_param: torch.nn.Parameter, tensors: dict[str, torch.Tensor]) -> None:
+        group, order = self.model_param_group_index_map[model_param]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+        kept = {key: state[key] for key in ("step",) if key in state}
+        original_set(self, model_param, {**kept, **tensors})
+
+    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        original_load(self, state_dict)
+        for state in self.optimizer.state.values():
+            if "step" in state:
+                state["step"] = state["step"].clone()
+
+    def sharded_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for group in self.optimizer.param_groups:
+            for param in group["params"]:
+                if not self.optimizer.state[param]:
+                    moments = {name: torch.zeros_like(param) for name in ("exp_avg", "exp_avg_sq")}
+                    self.optimizer.state[param] = {"step": torch.tensor(0.0), **moments}
+        return original_sharded(self, *args, **kwargs)
+
+    cls._set_main_param_and_optimizer_states = set_states
+    cls.load_state_dict = load_state_dict
+    cls.sharded_state_dict = sharded_state_dict
+
+
+class _InProcessQueue:
+    """The two queue methods the checkpoint writer uses, for a writer that runs in the caller's own process."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+
+    def get_nowait(self) -> Any:
+        import queue
+
+        if not self._items:
+            raise queue.Empty
+        return self._items.pop(0)
+
+
+def _avoid_checkpoint_manager_process() -> None:
+    """A synchronous ``torch_dist`` save spawns a Manager process per rank only to own a result queue: 11 s each."""
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+    filesystem_async._results_queue = _InProcessQueue()
+
+
+@functools.cache
+def apply() -> None:
+    """Apply the fixes this megatron-core version needs, once per process."""
+    if version("megatron-core") not in _FIXED_VERSIONS:
+        return
+    _fix_distributed_optimizer_reload()
+    _avoid_checkpoint_manager_process()
