@@ -1,0 +1,7 @@
+"""What a run shows: metrics, trackers, sample dumps, the progress line and the final report."""
+
+from mindllm.observe.runlog import RunLog
+from mindllm.observe.timing import Timer, Timings
+from mindllm.observe.trackers import TRACKERS
+
+__all__ = ["TRACKERS", "RunLog", "Timer", "Timings"]

@@ -1,0 +1,43 @@
+"""The few lines and the ``report.json`` that a run ends with."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from statistics import fmean
+from typing import Any
+
+_ENDS = 10  # iterations averaged at either end of the run
+
+
+def build_report(
+    outcome: str, seconds: float, records: Sequence[Mapping[str, Any]], headline: Mapping[str, str]
+) -> dict[str, Any]:
+    """Summarise the iterations of a run, those of earlier sessions included.
+
+    Args:
+        outcome: one word, such as "finished" or "failed".
+        seconds: wall-clock time of this session.
+        records: one mapping per iteration, with its "iteration".
+        headline: label -> metric name; each metric that occurs is averaged over the first and the last iterations.
+    """
+    report: dict[str, Any] = {"outcome": outcome, "seconds_this_session": round(seconds, 3), "iterations": len(records)}
+    if records:
+        report["last_iteration"] = records[-1]["iteration"]
+    for label, name in headline.items():
+        values = [float(record[name]) for record in records if record.get(name) is not None]
+        if values:
+            ends = min(_ENDS, (len(values) + 1) // 2)
+            report[label] = {"metric": name, "first": fmean(values[:ends]), "last": fmean(values[-ends:]), "over": ends}
+    return report
+
+
+def render_report(report: Mapping[str, Any], run_dir: object) -> str:
+    """Return the report as a few lines of text."""
+    took = timedelta(seconds=round(report["seconds_this_session"]))
+    lines = [f"{report['outcome']}: {report['iterations']} iterations in all, this session took {took}"]
+    for label, values in report.items():
+        if isinstance(values, dict):
+            lines.append(
+                f"  {label}: {values['first']:.4g} -> {values['last']:.4g} (means of {values['over']} iterations)"
+            )
+    lines.append(f"  run directory: {run_dir}")
+    return "\n".join(lines)

@@ -1,0 +1,126 @@
+"""The log of one run: everything a stage tells the user passes through here."""
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from mindllm.errors import UserError, did_you_mean
+from mindllm.observe.jsonl import MetricsFile, SamplesFolder, to_line, write_atomically
+from mindllm.observe.progress import Progress
+from mindllm.observe.report import build_report, render_report
+from mindllm.observe.trackers import TRACKERS, GuardedTracker
+
+# What the progress line and the report show, where an iteration has it.
+HEADLINE: dict[str, str] = {
+    "reward": "critic/score/mean",
+    "loss": "sft/loss",
+    "tokens/s": "timing/tokens_per_s",
+}
+
+
+class RunLog:
+    """Metrics, trackers, sample dumps, progress line and final report of a run directory.
+
+    Use it on one process (the driver), and as a context where possible: an exception then makes the outcome "failed".
+    """
+
+    def __init__(
+        self,
+        run_dir: str | Path,
+        trackers: Sequence[str],
+        train_iters: int,
+        *,
+        log_interval: int = 1,
+        headline: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open the log; the files of an earlier session are kept and appended to, see ``truncate_after``.
+
+        Args:
+            run_dir: created if missing.
+            trackers: names in ``TRACKERS``.
+            train_iters: last iteration of the run.
+            log_interval: off a terminal, one progress line per this many iterations; metrics are logged always.
+            headline: label -> metric name shown in the progress line and the report; default ``HEADLINE``.
+
+        Raises:
+            UserError: an unknown tracker.
+        """
+        for name in trackers:
+            if name not in TRACKERS:
+                raise UserError(
+                    f"trackers: unknown '{name}', allowed: {', '.join(TRACKERS)}{did_you_mean(name, TRACKERS)}"
+                )
+        self.run_dir = Path(run_dir)
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self._headline = dict(HEADLINE if headline is None else headline)
+        self._metrics = MetricsFile(self.run_dir / "metrics.jsonl") if "jsonl" in trackers else None
+        self._samples = SamplesFolder(self.run_dir / "samples")
+        self._trackers = [GuardedTracker(name, self.run_dir) for name in trackers if name != "jsonl"]
+        self._progress = Progress(train_iters, self._headline, log_interval)
+        self._started = time.perf_counter()
+        self._last_iteration: int | None = None
+        self._closed = False
+
+    def truncate_after(self, iteration: int) -> None:
+        """Forget every iteration after ``iteration`` (0 = all of them); called once before a run starts or resumes.
+
+        Afterwards each iteration appears exactly once in metrics and samples, whatever an earlier session had logged
+        beyond its last checkpoint. Raises UserError when ``metrics.jsonl`` cannot be read.
+        """
+        if self._metrics is not None:
+            self._metrics.truncate_after(iteration)
+        self._samples.truncate_after(iteration)
+
+    def log(self, iteration: int, metrics: Mapping[str, Any]) -> None:
+        """Log the metrics of an iteration: called once for each, in rising order.
+
+        A value is a number (scalars of torch and numpy too); NaN and infinities are null in ``metrics.jsonl``. What
+        depends on the clock is named ``timing/*``, so that runs can be compared by everything else.
+
+        Raises:
+            ValueError: the iteration is not after the last one.
+        """
+        if self._last_iteration is not None and iteration <= self._last_iteration:
+            raise ValueError(f"iteration {iteration} logged after iteration {self._last_iteration}")
+        self._last_iteration = iteration
+        if self._metrics is not None:
+            self._metrics.append({"iteration": iteration, **metrics})
+        scalars = {name: float(value) for name, value in metrics.items() if _is_finite(value)}
+        for tracker in self._trackers:
+            tracker.log(iteration, scalars)
+        self._progress.update(iteration, metrics)
+
+    def samples(self, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write ``samples/iter_<iteration>.jsonl``, one row per line; the file appears when complete."""
+        self._samples.write(iteration, rows)
+
+    def close(self, outcome: str = "finished") -> None:
+        """Close everything, write ``report.json`` and print the report; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._progress.close()
+        for tracker in self._trackers:
+            tracker.close()
+        records: list[dict[str, Any]] = []
+        if self._metrics is not None:
+            self._metrics.close()
+            records = self._metrics.records()
+        report = build_report(outcome, time.perf_counter() - self._started, records, self._headline)
+        write_atomically(self.run_dir / "report.json", [to_line(report)])
+        print(render_report(report, self.run_dir), flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.close("finished" if kind is None else "failed")
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError):
+        return False
