@@ -1,6 +1,10 @@
 """Compose YAML and ``key=value`` overrides into a checked, typed configuration. No other room parses config."""
 
 from mindllm.config.actor import ActorConfig
+from mindllm.config.architecture import architecture_mismatches
+from mindllm.config.build import build_config
+from mindllm.config.compose import compose_config
+from mindllm.config.dump import resolved_yaml
 from mindllm.config.roles import RefConfig, RoleConfig, TrainedRoleConfig
 from mindllm.config.schema import RunConfig
 from mindllm.config.sections import AlgorithmConfig, KLControl, ResourcePool, RewardConfig, RewardFunction
@@ -18,4 +22,8 @@ __all__ = [
     "RunConfig",
     "TrainedRoleConfig",
     "TrainingConfig",
+    "architecture_mismatches",
+    "build_config",
+    "compose_config",
+    "resolved_yaml",
 ]

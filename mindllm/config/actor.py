@@ -16,9 +16,7 @@ def _zero_is_off(value: object) -> object:
 class ActorConfig(TrainedRoleConfig):
     """The model that trains and, under GRPO, generates."""
 
-    ppo_epochs: Int = Field(
-        default=1, ge=1, description="Passes over each iteration's responses."
-    )
+    ppo_epochs: Int = Field(default=1, ge=1, description="Passes over each iteration's responses.")
     ppo_mini_batch_size: Int | None = Field(
         default=None,
         ge=1,
@@ -28,9 +26,7 @@ class ActorConfig(TrainedRoleConfig):
         default=False,
         description="Shuffle an iteration's sequences before they are cut into mini-batches.",
     )
-    clip_ratio: Float = Field(
-        default=0.2, gt=0, lt=1, description="PPO clip of the ratio, both sides."
-    )
+    clip_ratio: Float = Field(default=0.2, gt=0, lt=1, description="PPO clip of the ratio, both sides.")
     clip_ratio_low: Float = derived(
         lambda data: data["clip_ratio"],
         "`clip_ratio`",
@@ -47,18 +43,12 @@ class ActorConfig(TrainedRoleConfig):
     clip_ratio_c: Float | None = Field(
         default=None,
         gt=1,
-        description="Dual clip: bound of the loss, in units of -advantage, where the advantage is negative; unset: off.",
+        description="Dual clip: where the advantage is negative, the loss is at most this times -advantage; unset: off.",
     )
-    entropy_coeff: Float = Field(
-        default=0.0, ge=0, description="Weight of the entropy bonus."
-    )
+    entropy_coeff: Float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.")
 
-    n_samples_per_prompt: Int = Field(
-        default=1, ge=1, description="Responses per prompt (the group)."
-    )
-    do_sample: bool = Field(
-        default=True, description="Sample; false is greedy, with one response."
-    )
+    n_samples_per_prompt: Int = Field(default=1, ge=1, description="Responses per prompt (the group).")
+    do_sample: bool = Field(default=True, description="Sample; false is greedy, with one response.")
     temperature: Float = Field(
         default=1.0,
         gt=0,
@@ -75,9 +65,7 @@ class ActorConfig(TrainedRoleConfig):
         le=1,
         description="Sample from the smallest set of tokens with this probability; 1 is off.",
     )
-    max_prompt_length: Int = Field(
-        default=512, ge=1, description="Longest prompt, in tokens."
-    )
+    max_prompt_length: Int = Field(default=512, ge=1, description="Longest prompt, in tokens.")
     max_new_tokens: Int = derived(
         lambda data: max(1, data["seq_length"] - data["max_prompt_length"]),
         "`seq_length - max_prompt_length`",

@@ -46,6 +46,4 @@ CommaList = BeforeValidator(_comma_list)
 
 def derived(factory: Callable[[dict[str, Any]], Any], text: str, description: str, **rules: Any) -> Any:
     """A field whose default is computed from the fields above it; ``text`` says how, for the documentation."""
-    return Field(
-        default_factory=factory, description=description, json_schema_extra={"default_text": text}, **rules
-    )
+    return Field(default_factory=factory, description=description, json_schema_extra={"default_text": text}, **rules)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from mindllm.config.base import CommaList, Float, Int, Section, derived
+from mindllm.config.base import Float, Int, Section, derived
 
 DEFAULT_MAX_TOKENS = 4096
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from mindllm.config.base import Section
 from mindllm.config.actor import ActorConfig
+from mindllm.config.base import Section
 from mindllm.config.roles import RefConfig, RoleConfig
 from mindllm.config.sections import AlgorithmConfig, ResourcePool, RewardConfig
 from mindllm.config.training import TrainingConfig

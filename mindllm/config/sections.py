@@ -54,6 +54,15 @@ class AlgorithmConfig(Section):
         return (self.use_kl_loss and self.kl_loss_coef > 0) or (self.use_kl_in_reward and self.kl_ctrl.kl_coef > 0)
 
 
+def _function_list(value: object) -> object:
+    """Read ``accuracy,format`` and ``[accuracy, format]`` as functions of weight 1."""
+    if isinstance(value, str):
+        value = [item.strip() for item in value.split(",") if item.strip()]
+    if isinstance(value, list):
+        return [{"name": item} if isinstance(item, str) else item for item in value]
+    return value
+
+
 class RewardFunction(Section):
     """One rule reward and its weight in the sum."""
 
@@ -66,7 +75,9 @@ class RewardFunction(Section):
 class RewardConfig(Section):
     """Rule rewards and what happens when one fails."""
 
-    functions: list[RewardFunction] = Field(default=[], description="Rewards that are summed: `name`, `weight`, ...")
+    functions: Annotated[list[RewardFunction], BeforeValidator(_function_list)] = Field(
+        default=[], description="Rewards that are summed: names, or items with `name`, `weight`, `path`, `args`."
+    )
     on_error: Literal["fail", "zero", "drop"] = Field(
         default="fail",
         description="A reward that raises or times out: stop the run, count as 0, or drop the sample.",
@@ -75,18 +86,25 @@ class RewardConfig(Section):
     num_workers: Int = Field(default=2, ge=1, description="Processes that compute rewards.")
 
 
-PositiveInt = Annotated[Int, Field(ge=1)]
+def _processes(value: object) -> object:
+    """Check a number of processes or a list with one number per node; a role's name passes through."""
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    counts = value if isinstance(value, list) else [value]
+    if value != SHARED and not (counts and all(type(count) is int and count >= 1 for count in counts)):
+        raise ValueError(f"{value!r} is not a number of processes (1 or more) or a list with one number per node")
+    return value
 
 
 class ResourcePool(Section):
     """Processes of each role: a number, or a list with one number per node."""
 
-    actor_rollout: PositiveInt | list[PositiveInt] = Field(
+    actor_rollout: Annotated[int | list[int], BeforeValidator(_processes)] = Field(
         default=1,
         description="Processes that train and generate: a number, or a list with one number per node.",
         json_schema_extra={"default_text": "TP x PP"},
     )
-    ref: PositiveInt | list[PositiveInt] | Literal["actor_rollout"] = Field(
+    ref: Annotated[int | list[int] | Literal["actor_rollout"], BeforeValidator(_processes)] = Field(
         default=SHARED,
         description="Processes of the reference model; `actor_rollout` shares the actor's; `[]` is none.",
         json_schema_extra={"default_text": "`actor_rollout` if the layouts are equal, else TP x PP"},
