@@ -1,0 +1,37 @@
+"""Data room: from json, jsonl and parquet to Megatron indexed files, and from those to prompts and examples.
+
+Names are loaded on first use, so that importing one part (the batch type, say) costs nothing of the others.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mindllm.data.datasets import Example as Example
+    from mindllm.data.datasets import InstructionDataset as InstructionDataset
+    from mindllm.data.datasets import Prompt as Prompt
+    from mindllm.data.datasets import PromptDataset as PromptDataset
+    from mindllm.data.datasets import open_instructions as open_instructions
+    from mindllm.data.datasets import open_prompts as open_prompts
+    from mindllm.data.sampler import ResumableSampler as ResumableSampler
+    from mindllm.data.tokenizer import load_tokenizer as load_tokenizer
+    from mindllm.data.tokenizer import stop_token_ids as stop_token_ids
+
+_HOME = {
+    "Example": "datasets",
+    "InstructionDataset": "datasets",
+    "Prompt": "datasets",
+    "PromptDataset": "datasets",
+    "open_instructions": "datasets",
+    "open_prompts": "datasets",
+    "ResumableSampler": "sampler",
+    "load_tokenizer": "tokenizer",
+    "stop_token_ids": "tokenizer",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'mindllm.data' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"mindllm.data.{_HOME[name]}"), name)

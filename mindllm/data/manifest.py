@@ -1,0 +1,86 @@
+"""The manifest beside the output: what went in, what came out, and what did not. It is written last.
+
+It depends only on the input and the options, not on workers, parts or time, so equal runs give equal bytes.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindllm.data.readers import InputFiles
+from mindllm.errors import UserError
+
+FORMAT_VERSION = 1
+_VERSIONS_OF = ("tokenizers", "transformers", "pyarrow", "numpy")
+
+
+def manifest_path(prefix: str | Path) -> Path:
+    """Path of the manifest of an output prefix."""
+    return Path(f"{prefix}_manifest.json")
+
+
+def columns_path(prefix: str | Path) -> Path:
+    """Path of the parquet sidecar of an output prefix."""
+    return Path(f"{prefix}_columns.parquet")
+
+
+def describe_inputs(files: InputFiles) -> list[dict[str, Any]]:
+    """Name, size, hash and rows of every input file."""
+    return [
+        {"path": str(path), "bytes": path.stat().st_size, "sha256": hash_file(path), "rows": rows}
+        for path, rows in zip(files.paths, files.counts, strict=True)
+    ]
+
+
+def describe_outputs(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Size and hash of every output file, by the end of its name that does not depend on the prefix."""
+    return {path.name: {"bytes": path.stat().st_size, "sha256": hash_file(path)} for path in paths}
+
+
+def content_hash(outputs: Mapping[str, Mapping[str, Any]]) -> str:
+    """One hash of all outputs; equal data has equal hashes wherever it lies."""
+    hashes = [str(outputs[name]["sha256"]) for name in sorted(outputs)]
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def length_histogram(lengths: np.ndarray) -> dict[str, int]:
+    """Samples by length, in bins that end at powers of two: {"<=64": 10, "<=128": 3}."""
+    if not len(lengths):
+        return {}
+    bins = np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64)
+    counts = np.bincount(bins)
+    return {f"<={1 << power}": int(count) for power, count in enumerate(counts) if count}
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries whose behaviour shows in the output."""
+    return {name: version(name) for name in _VERSIONS_OF}
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_manifest(prefix: str | Path) -> dict[str, Any]:
+    """The manifest of a prefix.
+
+    Raises:
+        UserError: missing (the data was never completed) or damaged.
+    """
+    path = manifest_path(prefix)
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; write data with preprocess_data.py --output-prefix {prefix}")
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if not isinstance(found, dict) or found.get("format_version") != FORMAT_VERSION:
+        raise UserError(f"{path} is not a manifest of format version {FORMAT_VERSION}")
+    return found

@@ -1,0 +1,113 @@
+"""The parquet sidecar: extra columns, one row for each sample.
+
+Rows come in batches whose column types are not known in advance (the first thousand cells may be null). So batches are
+spooled with the types each one shows, and written to parquet once the types of all are known.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mindllm.errors import UserError
+
+_ROW_GROUP = 8192  # rows; fixed, so that the file does not depend on how the batches were cut
+_LENGTH = struct.Struct("<Q")
+
+
+class Spool:
+    """An append-only file of batches."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        """Add rows.
+
+        Raises:
+            UserError: a column holds values of types that do not go together.
+        """
+        if not rows:
+            return
+        table = _table(rows)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        data = sink.getvalue()
+        self._file.write(_LENGTH.pack(data.size))
+        self._file.write(data)
+
+
+def write_sidecar(path: Path, spools: Sequence[Path]) -> dict[str, int]:
+    """Write the rows of all spools to one parquet file, a row group at a time.
+
+    Returns:
+        For each column the number of null cells.
+
+    Raises:
+        UserError: a column holds values of types that do not go together.
+    """
+    schema = _common_schema(batch.schema for spool in spools for batch in _read(spool))
+    nulls = dict.fromkeys(schema.names, 0)
+    try:
+        with pq.ParquetWriter(path, schema) as writer:
+            for table in _regroup(_conform(batch, schema) for spool in spools for batch in _read(spool)):
+                writer.write_table(table, row_group_size=_ROW_GROUP)
+                for name in schema.names:
+                    nulls[name] += table[name].null_count
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise UserError(f"the extra columns do not fit into parquet: {error}") from error
+    return nulls
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    names = dict.fromkeys(name for row in rows for name in row)
+    arrays = []
+    for name in names:
+        try:
+            arrays.append(pa.array([row.get(name) for row in rows]))
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+            raise UserError(f"column '{name}' holds values that do not go together: {error}") from error
+    return pa.table(arrays, names=list(names))
+
+
+def _read(spool: Path) -> Iterator[pa.Table]:
+    with spool.open("rb") as file:
+        while head := file.read(_LENGTH.size):
+            with pa.ipc.open_stream(file.read(_LENGTH.unpack(head)[0])) as stream:
+                yield stream.read_all()
+
+
+def _common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    merged = pa.schema([])
+    for schema in schemas:
+        if schema == merged:
+            continue
+        try:
+            merged = pa.unify_schemas([merged, schema], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise UserError(f"an extra column holds values that do not go together: {error}") from error
+    return merged
+
+
+def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _regroup(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables of `_ROW_GROUP` rows (the last may be shorter)."""
+    waiting: pa.Table | None = None
+    for table in tables:
+        waiting = table if waiting is None else pa.concat_tables([waiting, table])
+        while len(waiting) >= _ROW_GROUP:
+            yield waiting.slice(0, _ROW_GROUP).combine_chunks()
+            waiting = waiting.slice(_ROW_GROUP)
+    if waiting is not None and len(waiting):
+        yield waiting.combine_chunks()

@@ -1,0 +1,137 @@
+"""The tokenizer as the rest of the house sees it, and a light copy of it for worker processes."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindllm.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
+
+
+def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+    """Load a Hugging Face tokenizer from a local directory; nothing is downloaded.
+
+    Raises:
+        UserError: the directory is missing or holds no tokenizer that loads.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        raise UserError(f"tokenizer directory {path} does not exist")
+    if not any((directory / name).exists() for name in _TOKENIZER_FILES):
+        raise UserError(f"{path} holds no tokenizer files; expected tokenizer.json and tokenizer_config.json")
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(directory), local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except Exception as error:  # damaged files surface as many types, down to a bare Exception of the Rust side
+        raise UserError(f"the tokenizer in {path} does not load: {str(error).splitlines()[0]}") from error
+    return tokenizer  # type: ignore[no-any-return, unused-ignore]
+
+
+def stop_token_ids(tokenizer: "PreTrainedTokenizerBase", hf_dir: str | Path) -> list[int]:
+    """Every token id that ends a response: those of generation_config.json and the tokenizer's EOS, sorted.
+
+    Raises:
+        UserError: generation_config.json is damaged.
+    """
+    file = Path(hf_dir) / "generation_config.json"
+    ids: set[int] = set()
+    if file.exists():
+        try:
+            found = json.loads(file.read_text("utf-8")).get("eos_token_id")
+        except (ValueError, AttributeError) as error:
+            raise UserError(f"{file}: not a valid JSON object: {error}") from error
+        ids.update(found if isinstance(found, list) else [] if found is None else [found])
+    if tokenizer.eos_token_id is not None:
+        ids.add(int(tokenizer.eos_token_id))
+    return sorted(ids)
+
+
+@dataclass(frozen=True)
+class TokenizerSpec:
+    """What encoding needs of a tokenizer, cheap to send to a process that never imports transformers' models."""
+
+    path: str
+    backend: str  # tokenizer.json as text
+    bos: str | None
+    eos: str | None
+    adds_bos: bool  # whether the tokenizer puts its BOS before plain text
+    special_tokens: dict[str, Any]  # what a chat template may refer to: bos_token, eos_token, ...
+    chat_template: str | None
+    sha256: str
+
+    @classmethod
+    def load(cls, path: str | Path) -> "TokenizerSpec":
+        """Read a tokenizer directory.
+
+        Raises:
+            UserError: missing, damaged, or without a `tokenizers` backend (tokenizer.json).
+        """
+        tokenizer = load_tokenizer(path)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise UserError(f"the tokenizer in {path} has no tokenizer.json; save it with a fast tokenizer first")
+        try:
+            chat_template = tokenizer.get_chat_template()
+        except ValueError:
+            chat_template = None
+        plain_ids = backend.encode("").ids
+        return cls(
+            path=str(path),
+            backend=backend.to_str(),
+            bos=tokenizer.bos_token,
+            eos=tokenizer.eos_token,
+            adds_bos=tokenizer.bos_token_id is not None and tokenizer.bos_token_id in plain_ids,
+            special_tokens=dict(tokenizer.special_tokens_map),
+            chat_template=chat_template,
+            sha256=_hash_files(Path(path)),
+        )
+
+
+class TextEncoder:
+    """Batched text to ids, exactly as the tokenizer's own `encode(text, add_special_tokens=False)`."""
+
+    def __init__(self, spec: TokenizerSpec) -> None:
+        from tokenizers import Tokenizer
+
+        self._backend = Tokenizer.from_str(spec.backend)
+        self._backend.no_padding()
+        self._backend.no_truncation()
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Ids of each text."""
+        return [found.ids for found in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_with_offsets(self, texts: list[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Ids of each text, and for each id the characters (start, end) it stands for."""
+        return [(found.ids, found.offsets) for found in self._backend.encode_batch(texts, add_special_tokens=False)]
+
+    def token_id(self, token: str) -> int | None:
+        """Id of a token, or None when the vocabulary lacks it."""
+        found = self._backend.token_to_id(token)
+        return None if found is None else int(found)
+
+
+def _hash_files(directory: Path) -> str:
+    digest = hashlib.sha256()
+    for name in _TOKENIZER_FILES:
+        if (directory / name).exists():
+            digest.update(name.encode() + b"\0" + (directory / name).read_bytes())
+    return digest.hexdigest()
