@@ -71,9 +71,7 @@ def build_config(raw: Mapping[str, Any], config_name: str = "default") -> RunCon
     assert pool is not None
     _note_unpicked_models(models, actor, ref, findings)
     config = RunConfig(training=training, actor=actor, ref=ref, reward=reward, algorithm=algorithm, resource_pool=pool)
-    check_run(
-        config, {**lay_over([("training", roles["training"])], TRAINING_KEYS).sources, **actor_layers.sources}, findings
-    )
+    check_run(config, actor_layers.sources, findings)
     findings.stop_if_any()
     return config.model_copy(update={"ignored_keys": sorted(findings.ignored.items())})
 

@@ -162,11 +162,11 @@ def _kl(config: RunConfig) -> Iterator[str]:
     algorithm = config.algorithm
     coefficient = algorithm.kl_ctrl.kl_coef
     if algorithm.use_kl_loss and algorithm.kl_loss_coef == 0:
-        yield "algorithm.use_kl_loss is true but algorithm.kl_loss_coef is 0; write a coefficient greater than 0"
+        yield "algorithm.use_kl_loss is true but algorithm.kl_loss_coef is 0; write one greater than 0"
     if not algorithm.use_kl_loss and algorithm.kl_loss_coef > 0:
         yield "algorithm.kl_loss_coef has no effect without algorithm.use_kl_loss: true"
     if algorithm.use_kl_in_reward and coefficient == 0:
-        yield "algorithm.use_kl_in_reward is true but algorithm.kl_ctrl.kl_coef is 0; write a coefficient greater than 0"
+        yield "algorithm.use_kl_in_reward is true but algorithm.kl_ctrl.kl_coef is 0; write one greater than 0"
     if not algorithm.use_kl_in_reward and coefficient > 0:
         yield "algorithm.kl_ctrl.kl_coef has no effect without algorithm.use_kl_in_reward: true"
 
@@ -231,5 +231,5 @@ def _note_unread(config: RunConfig, sources: Mapping[str, str], findings: Findin
     actor = config.actor
     if actor.lr_decay_style == "constant" and actor.min_lr > 0:
         findings.ignored[sources["min_lr"]] = "lr_decay_style is constant, so the learning rate stays at lr"
-    if {"clip_ratio", "clip_ratio_low", "clip_ratio_high"} <= sources.keys():
+    if "clip_ratio" in sources and actor.clip_ratio not in (actor.clip_ratio_low, actor.clip_ratio_high):
         findings.ignored[sources["clip_ratio"]] = "clip_ratio_low and clip_ratio_high are both written"

@@ -1,5 +1,6 @@
 """Compose a configuration's files with hydra, put the command line on top, and hand over to the schema."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ def _composed(directory: Path, name: str, choices: list[str]) -> dict[str, Any]:
     shipped = f"hydra.searchpath=['file://{shipped_config_dir()}']"
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(directory), version_base="1.3"):
+        with warnings.catch_warnings(), initialize_config_dir(str(directory), version_base="1.3"):
+            # Files of this style have no `_self_` in their defaults list, and need none.
+            warnings.filterwarnings("ignore", message=".*_self_")
             composed = compose(name, overrides=[shipped, *choices])
         raw = OmegaConf.to_container(composed, resolve=False)
     except yaml.YAMLError as error:
@@ -83,7 +86,8 @@ def _composition_sentence(error: ConfigCompositionException, directory: Path) ->
         return _one_line(error)
     group, _, leaf = str(missing).rpartition("/")
     available = sorted(set(config_names(directory / group)) | set(config_names(shipped_config_dir() / group)))
-    return f"its defaults list names {group or 'config'} file '{leaf}', which does not exist; {near_names(leaf, available)}"
+    near = near_names(leaf, available)
+    return f"its defaults list names {group or 'config'} file '{leaf}', which does not exist; {near}"
 
 
 def _one_line(error: Exception) -> str:

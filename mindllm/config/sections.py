@@ -1,6 +1,6 @@
 """Sections ``algorithm``, ``reward`` and ``resource_pool``."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -8,7 +8,7 @@ from mindllm.config.base import Float, Int, Section
 
 KLEstimator = Literal["kl", "abs", "mse", "low_var_kl"]
 KL_ALIASES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
-SHARED = "actor_rollout"
+SHARED: Final = "actor_rollout"
 
 
 def _kl_name(value: object) -> object:
