@@ -43,7 +43,7 @@ class ActorConfig(TrainedRoleConfig):
     clip_ratio_c: Float | None = Field(
         default=None,
         gt=1,
-        description="Dual clip: where an advantage is negative, the loss is at most this times -advantage (unset: off).",
+        description="Dual clip: where an advantage is negative, loss <= this times -advantage; unset is off.",
     )
     entropy_coeff: Float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.")
 

@@ -23,7 +23,6 @@ def check_run(config: RunConfig, sources: Mapping[str, str], findings: Findings)
     name = _Names(sources)
     findings.errors.extend(_evaluation(config, name))
     findings.errors.extend(_schedule(config, name))
-    findings.errors.extend(_data_path(config, name))
     findings.errors.extend(_layout(config.actor, "the actor", name))
     findings.errors.extend(_processes(config, name))
     if config.training.stage == "ray_grpo":
@@ -63,18 +62,6 @@ def _schedule(config: RunConfig, name: _Names) -> Iterator[str]:
         yield f"{name('save')} is the directory that load reads ({actor.load}); write another"
 
 
-def _data_path(config: RunConfig, name: _Names) -> Iterator[str]:
-    try:
-        blend = config.actor.data_blend
-    except ValueError:
-        blend = []
-    if not blend or any(not weight > 0 for weight, _ in blend):
-        yield (
-            f"{name('data_path')} is {config.actor.data_path!r}: write one prefix, or weight,prefix,weight,prefix,... "
-            "with positive weights"
-        )
-
-
 def _layout(role: RoleConfig, who: str, name: _Names, home: str = ACTOR) -> Iterator[str]:
     tp, pp = role.tensor_model_parallel_size, role.pipeline_model_parallel_size
     chunk = role.num_layers_per_virtual_pipeline_stage
@@ -92,11 +79,6 @@ def _layout(role: RoleConfig, who: str, name: _Names, home: str = ACTOR) -> Iter
         yield (
             f"{name('num_layers_per_virtual_pipeline_stage', home)} ({chunk}) must divide the {layers // pp} layers "
             f"of each pipeline stage of {who}"
-        )
-    if role.max_tokens_per_micro_batch < role.seq_length:
-        yield (
-            f"{name('max_tokens_per_micro_batch', home)} ({role.max_tokens_per_micro_batch}) must be at least "
-            f"seq_length ({role.seq_length}): one sequence may be that long"
         )
 
 
@@ -216,20 +198,19 @@ def _batches(config: RunConfig, name: _Names) -> Iterator[str]:
         return
     if mini is not None and total % mini:
         yield f"{name('ppo_mini_batch_size')} ({mini}) must divide {product}"
-    tp, pp = config.actor.tensor_model_parallel_size, config.actor.pipeline_model_parallel_size
-    dp = config.resource_pool.world_size("actor_rollout") // (tp * pp)
-    if dp < 1:
-        return  # The layout does not fit its processes, which another sentence says.
-    step, what = (total, product) if mini is None else (mini, f"{name('ppo_mini_batch_size')} ({mini})")
-    if config.training.stage == "sft":
-        what = f"training.global_batch_size ({total})"
-    if step % dp:
-        yield f"{what} must be a multiple of the {dp} data-parallel ranks (processes / TP / PP)"
+    if total < config.data_parallel_size():
+        what = "training.global_batch_size" if config.training.stage == "sft" else product
+        yield f"{what} is {total}, less than the {config.data_parallel_size()} data-parallel ranks, so some would idle"
 
 
 def _note_unread(config: RunConfig, sources: Mapping[str, str], findings: Findings) -> None:
-    actor = config.actor
+    actor, ranks = config.actor, config.data_parallel_size()
     if actor.lr_decay_style == "constant" and actor.min_lr > 0:
         findings.ignored[sources["min_lr"]] = "lr_decay_style is constant, so the learning rate stays at lr"
     if "clip_ratio" in sources and actor.clip_ratio not in (actor.clip_ratio_low, actor.clip_ratio_high):
         findings.ignored[sources["clip_ratio"]] = "clip_ratio_low and clip_ratio_high are both written"
+    if (actor.ppo_mini_batch_size or ranks) < ranks:
+        findings.ignored[sources["ppo_mini_batch_size"]] = (
+            f"used as written, but a step of {actor.ppo_mini_batch_size} leaves some of the {ranks} "
+            "data-parallel ranks without a sequence"
+        )

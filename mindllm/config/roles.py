@@ -8,13 +8,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from mindllm.config.base import Float, Int, Section, derived
-
-DEFAULT_MAX_TOKENS = 4096
+from mindllm.config.base import Float, Int, Section
 
 
-def _blend_string(value: object) -> object:
-    return ",".join(str(item) for item in value) if isinstance(value, list) else value
+def _one_prefix(value: object) -> object:
+    """Read ``weight,prefix`` as the prefix that it names; refuse a blend of several."""
+    parts = [str(part).strip() for part in (value if isinstance(value, list) else str(value).split(","))]
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) == 2 and _is_number(parts[0]):
+        return parts[1]
+    raise ValueError(
+        f"{value!r} is not one prefix; a blend is not available, so give all the files to one preprocess_data.py run"
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class RoleConfig(Section):
@@ -46,14 +60,13 @@ class RoleConfig(Section):
     micro_batch_size: Int | None = Field(
         default=None, ge=1, description="Upper bound of sequences per micro-batch; unset leaves only the token bound."
     )
-    max_tokens_per_micro_batch: Int = derived(
-        lambda data: max(DEFAULT_MAX_TOKENS, data["seq_length"]),
-        "4096, or `seq_length` if longer",
-        "Upper bound of tokens per micro-batch.",
-        ge=2,
+    max_tokens_per_micro_batch: Int = Field(
+        default=4096,
+        ge=1,
+        description="Upper bound of tokens per micro-batch; a longer sequence gets one of its own.",
     )
     make_vocab_size_divisible_by: Int = Field(
-        default=1, ge=1, description="The vocabulary is padded to a multiple of this (per TP rank)."
+        default=1, ge=1, description="The vocabulary is padded to a multiple of this times TP."
     )
 
 
@@ -64,8 +77,8 @@ class RefConfig(RoleConfig):
 class TrainedRoleConfig(RoleConfig):
     """A model that reads data and trains."""
 
-    data_path: Annotated[str, BeforeValidator(_blend_string)] = Field(
-        min_length=1, description="Prefix of the indexed data, or `weight,prefix,weight,prefix,...` for a blend."
+    data_path: Annotated[str, BeforeValidator(_one_prefix)] = Field(
+        min_length=1, description="Prefix of the preprocessed data (`weight,prefix` names one too)."
     )
     save: str = Field(
         default="runs/default/checkpoints/actor",
@@ -89,13 +102,3 @@ class TrainedRoleConfig(RoleConfig):
     adam_beta2: Float = Field(default=0.95, ge=0, lt=1, description="Adam: decay of the second moment.")
     adam_eps: Float = Field(default=1e-8, gt=0, description="Adam: term added to the denominator.")
     use_distributed_optimizer: bool = Field(default=True, description="Shard the optimizer state over DP ranks.")
-
-    @property
-    def data_blend(self) -> list[tuple[float, str]]:
-        """``data_path`` as (weight, prefix) pairs; a bare prefix has weight 1. Raises ValueError on a bad blend."""
-        parts = [part.strip() for part in self.data_path.split(",") if part.strip()]
-        if len(parts) == 1:
-            return [(1.0, parts[0])]
-        if len(parts) % 2:
-            raise ValueError("a blend is weight,prefix,weight,prefix,...")
-        return [(float(weight), prefix) for weight, prefix in zip(parts[::2], parts[1::2], strict=True)]
