@@ -28,7 +28,8 @@ def forward_backward(
         micro_batches: this rank's share; every rank passes the same number.
 
     Returns:
-        Metric sums over this rank's micro-batches on the last pipeline stage, an empty dictionary elsewhere.
+        Metrics over this rank's micro-batches on the last pipeline stage, summed (or, where a name ends in ``_max``,
+        maximised) in fp64; an empty dictionary elsewhere.
     """
 
     def step(batches: Iterator[MicroBatch], chunk: torch.nn.Module) -> tuple[Tensor, Any]:
@@ -44,7 +45,8 @@ def forward_backward(
 
     collected = _run(chunks, micro_batches, step, forward_only=False)
     names = collected[0].keys() if collected else ()
-    return {name: torch.stack([sums[name].detach() for sums in collected]).sum(0) for name in names}
+    columns = {name: torch.stack([sums[name].detach().double() for sums in collected]) for name in names}
+    return {name: column.amax(0) if name.endswith("_max") else column.sum(0) for name, column in columns.items()}
 
 
 @torch.no_grad()

@@ -1,0 +1,19 @@
+"""One file per stage; a stage reads like the algorithm it is named after."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from mindllm.config import RunConfig
+
+STAGES = {"sft": "mindllm.stages.sft", "ray_grpo": "mindllm.stages.grpo"}
+"""Stage name -> module with a ``run(config)`` function."""
+
+
+def run(config: RunConfig) -> None:
+    """Run the configured stage to its end.
+
+    Raises:
+        UserError: something the user can fix. WorkerError: a rank failed.
+    """
+    stage: Callable[[RunConfig], None] = import_module(STAGES[config.training.stage]).run
+    stage(config)

@@ -1,0 +1,163 @@
+"""Responses and their rewards: the part of an RL iteration between prompts and advantages."""
+
+from collections import Counter
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from mindllm.checkpoint import latest_iteration_dir, read_checkpoint_info
+from mindllm.config import RunConfig
+from mindllm.data import Prompt, PromptDataset, load_tokenizer, stop_token_ids
+from mindllm.data.sequences import FinishReason, Sequences
+from mindllm.errors import UserError
+from mindllm.rewards import RewardItem, RewardResult, RewardRunner
+from mindllm.rollout import GenerationStats, SamplingParams
+from mindllm.workers.actor_rollout import ActorRollout
+
+# Held-out responses draw from other numbers than training ones of the same iteration.
+_EVAL_SEED_OFFSET = 1 << 32
+
+
+class Rollouts:
+    """Generates and scores; owns the tokenizer and the reward processes."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        hf_dir = read_checkpoint_info(latest_iteration_dir(config.actor.load)).hf_dir
+        self.tokenizer = load_tokenizer(config.actor.tokenizer_name_or_path or hf_dir)
+        self.stop_ids = tuple(config.actor.eos_token_ids or stop_token_ids(self.tokenizer, hf_dir))
+        if not self.stop_ids:
+            raise UserError(f"actor_rollout.eos_token_ids: neither this key nor {hf_dir} names an end token")
+        reward = config.reward
+        self._runner = RewardRunner(reward.functions, reward.on_error, reward.timeout_s, reward.num_workers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.close()
+
+    def generate(self, actor: ActorRollout, prompts: list[Prompt], iteration: int) -> tuple[Sequences, GenerationStats]:
+        """``n_samples_per_prompt`` responses to each prompt, neighbours in the batch."""
+        settings = self.config.actor
+        params = self._sampling(self.config.training.seed, iteration, do_sample=settings.do_sample)
+        return actor.generate(make_requests(prompts, settings.n_samples_per_prompt), params)
+
+    def _sampling(self, seed: int, iteration: int, do_sample: bool) -> SamplingParams:
+        settings = self.config.actor
+        return SamplingParams(
+            do_sample=do_sample,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            max_new_tokens=settings.max_new_tokens,
+            min_new_tokens=settings.min_new_tokens,
+            stop_token_ids=self.stop_ids,
+            seed=seed,
+            iteration=iteration,
+        )
+
+    def score(self, batch: Sequences, prompts: list[Prompt]) -> tuple[Sequences, RewardResult]:
+        """Set ``rewards``; sequences whose reward failed leave the batch where ``reward.on_error`` is ``drop``."""
+        result = self._runner.score(self._items(batch, prompts))
+        batch.rewards = torch.tensor(result.total, dtype=torch.float64)
+        if result.dropped:
+            dropped = set(result.dropped)
+            kept = [index for index in range(len(batch)) if index not in dropped]
+            if not kept:
+                raise UserError(f"reward: every response was dropped; first error:\n{result.first_traceback}")
+            batch = batch.select(kept)
+        return batch, result
+
+    def completions(self, batch: Sequences) -> list[str]:
+        """The responses as text, without special tokens."""
+        responses = [response for _, response in batch.token_lists()]
+        return [self.tokenizer.decode(response, skip_special_tokens=True) for response in responses]
+
+    def _items(self, batch: Sequences, prompts: list[Prompt]) -> list[RewardItem]:
+        by_index = {prompt.index: prompt for prompt in prompts}
+        rows = [by_index[index] for index in batch.prompt_index.tolist()]
+        return [
+            RewardItem(uid, row.columns.get("prompt", ""), completion, row.columns)
+            for uid, (row, completion) in enumerate(zip(rows, self.completions(batch), strict=True))
+        ]
+
+    def evaluate(self, actor: ActorRollout, held_out: PromptDataset, iteration: int) -> dict[str, float]:
+        """Mean reward on all held-out prompts: greedy for one response per prompt, sampled for more."""
+        samples = self.config.training.eval_n_samples_per_prompt
+        prompts = [held_out[index] for index in range(len(held_out))]
+        params = self._sampling(self.config.training.seed + _EVAL_SEED_OFFSET, iteration, do_sample=samples > 1)
+        batch, _ = actor.generate(make_requests(prompts, samples), params)
+        result = self._runner.score(self._items(batch, prompts))
+        scores = torch.tensor(result.total, dtype=torch.float64)
+        scores = scores[~scores.isnan()]
+        return {
+            "eval/score/mean": float(scores.mean()) if len(scores) else float("nan"),
+            "eval/response_length/mean": float(batch.response_lengths.double().mean()),
+        }
+
+    def dump(self, batch: Sequences, prompts: list[Prompt], scores: RewardResult) -> list[dict[str, Any]]:
+        """What ``samples/*.jsonl`` shows: a row per sequence of the batch."""
+        by_index = {prompt.index: prompt for prompt in prompts}
+        return [
+            {
+                "prompt_index": index,
+                "sample_index": int(batch.sample_index[row]),
+                "prompt": by_index[index].columns.get("prompt", ""),
+                "response": completion,
+                "reward": float(batch.rewards[row]),
+                "finish_reason": FinishReason(int(batch.finish_reason[row])).name.lower(),
+                "response_length": int(batch.response_lengths[row]),
+            }
+            for row, (index, completion) in enumerate(
+                zip(batch.prompt_index.tolist(), self.completions(batch), strict=True)
+            )
+        ]
+
+
+def make_requests(prompts: list[Prompt], samples: int) -> Sequences:
+    """Sequences with empty responses: each prompt ``samples`` times in a row.
+
+    A prompt that occurs again (a batch may span two epochs) continues its sample numbers: equal identities would draw
+    equal responses.
+    """
+    ids = [prompt.input_ids.tolist() for prompt in prompts for _ in range(samples)]
+    requests = Sequences.from_lists(ids, [[] for _ in ids])
+    requests.prompt_index = torch.tensor([prompt.index for prompt in prompts for _ in range(samples)])
+    drawn: Counter[int] = Counter()
+    numbers = []
+    for prompt in prompts:
+        numbers += range(drawn[prompt.index], drawn[prompt.index] + samples)
+        drawn[prompt.index] += samples
+    requests.sample_index = torch.tensor(numbers)
+    return requests
+
+
+def token_sums(values: Tensor, batch: Sequences) -> Tensor:
+    """Sum per sequence [n] float64 of per-response-token ``values``."""
+    owner = torch.arange(len(batch)).repeat_interleave(batch.response_lengths)
+    return torch.zeros(len(batch), dtype=torch.float64).index_add_(0, owner, values.double())
+
+
+def rollout_metrics(batch: Sequences, stats: GenerationStats, scores: RewardResult) -> dict[str, float]:
+    """Lengths, rewards and the on-policy check of an iteration."""
+    lengths, known = batch.response_lengths.double(), batch.rewards[~batch.rewards.isnan()]
+    deviation = (batch.rollout_logprobs - batch.old_logprobs).abs()
+    return {
+        "critic/score/mean": float(known.mean()) if len(known) else float("nan"),
+        "critic/score/max": float(known.max()) if len(known) else float("nan"),
+        "critic/score/min": float(known.min()) if len(known) else float("nan"),
+        "response_length/mean": float(lengths.mean()),
+        "response_length/max": float(lengths.max()),
+        "response_length/clip_ratio": float((batch.finish_reason == FinishReason.LENGTH).double().mean()),
+        "prompt_length/mean": float(batch.prompt_lengths.double().mean()),
+        "rollout/logprob_deviation_max": float(deviation.max()) if len(deviation) else 0.0,
+        "rollout/total_tokens": float(batch.lengths.sum()),
+        "rollout/sampled_tokens": float(stats.sampled_rows),
+        "rollout/decode_steps": float(stats.decode_steps),
+        **scores.metrics(),
+    }

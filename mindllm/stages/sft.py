@@ -1,0 +1,62 @@
+"""Supervised fine-tuning: maximum likelihood of the labelled tokens, one optimizer step per iteration."""
+
+import torch
+
+from mindllm.config import RunConfig
+from mindllm.data import InstructionDataset, ResumableSampler
+from mindllm.data.sequences import Sequences
+from mindllm.stages.session import Session, mean_metrics
+from mindllm.workers.actor_rollout import ActorRollout
+from mindllm.workers.objectives import SftObjective
+
+HEADLINE = {"loss": "sft/loss", "tokens/s": "timing/tokens_per_s"}
+
+
+def run(config: RunConfig) -> None:
+    """Train ``config.actor`` on its data; see ``mindllm.stages.run``."""
+    training = config.training
+    examples = InstructionDataset(config.actor.data_path)
+    held_out = InstructionDataset(training.eval_data_path) if training.eval_data_path else None
+    sampler = ResumableSampler(len(examples), training.global_batch_size, training.seed, not training.no_shuffle)
+    with Session(config, sampler, HEADLINE) as session:
+        if not session.is_complete:
+            actor = session.start_actor(steps_per_iteration=1)
+            for iteration in session.iterations(actor):
+                with session.timings.measure("iteration"):
+                    batch = to_sequences(examples, sampler.next_indices())
+                    with session.timings.measure("update"):
+                        result = actor.update(batch, SftObjective(int(batch.loss_mask.sum())))
+                    session.record_step(result)
+                    metrics = mean_metrics([result], "sft")
+                    if held_out is not None and session.is_due(training.eval_interval, iteration):
+                        with session.timings.measure("eval"):
+                            metrics["eval/loss"] = evaluate(actor, held_out)
+                timings = session.timings.take()
+                metrics["timing/tokens_per_s"] = int(batch.lengths.sum()) / timings["timing/update"]
+                session.log.log(iteration, {**metrics, **timings})
+        session.export()
+
+
+def to_sequences(examples: InstructionDataset, indices: list[int]) -> Sequences:
+    """Examples as sequences whose "response" runs from the first to the last trained token.
+
+    A token at position 0 has no context and cannot be trained; tokens after the last trained one have no influence.
+    """
+    prompts, responses, masks = [], [], []
+    for index in indices:
+        example = examples[index]
+        trained = (example.labels[1:] != -100).nonzero()[0] + 1
+        start, stop = int(trained[0]), int(trained[-1]) + 1
+        prompts.append(example.input_ids[:start].tolist())
+        responses.append(example.input_ids[start:stop].tolist())
+        masks.append(torch.from_numpy(example.labels[start:stop] != -100))
+    sequences = Sequences.from_lists(prompts, responses)
+    sequences.loss_mask = torch.cat(masks)
+    return sequences
+
+
+def evaluate(actor: ActorRollout, examples: InstructionDataset) -> float:
+    """Mean negative log-likelihood, in nats, of the trained tokens of all ``examples``."""
+    batch = to_sequences(examples, list(range(len(examples))))
+    logprobs = actor.logprobs(batch, temperature=1.0)
+    return -float(logprobs.double()[batch.loss_mask].mean())
