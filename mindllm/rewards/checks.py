@@ -1,0 +1,83 @@
+"""What can be wrong with the rewards of a config, found before anything is loaded."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from mindllm.errors import UserError, did_you_mean
+from mindllm.rewards import accuracy, formats  # noqa: F401  (they register themselves)
+from mindllm.rewards.plugins import Parameters, inspect_plugin, parameters_of
+from mindllm.rewards.registry import BUILTINS
+
+_ALWAYS_GIVEN = ("completions", "prompts")
+
+
+class RewardSpec(Protocol):
+    """One reward of the config: a built-in by its name, or the function ``name`` of the Python file ``path``."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def weight(self) -> float: ...  # noqa: D102
+    @property
+    def path(self) -> str | None: ...  # noqa: D102
+    @property
+    def args(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+
+def check_rewards(functions: Sequence[RewardSpec], available_columns: Collection[str]) -> None:
+    """Check names, files, arguments and columns; no user code runs.
+
+    Args:
+        functions: the rewards of the config.
+        available_columns: column names of the data set, besides the prompt.
+
+    Raises:
+        UserError: no rewards, an unknown name, a missing file or function, an argument the function does not take or
+            that hides a column, or a parameter for which there is no column.
+    """
+    if not functions:
+        raise UserError(f"reward.functions: none given; the built-in ones are {', '.join(sorted(BUILTINS))}")
+    seen: list[tuple[str, str | None, dict[str, Any]]] = []
+    for spec in functions:
+        identity = (spec.name, spec.path, dict(spec.args))
+        if identity in seen:
+            raise UserError(f"reward '{spec.name}' is listed twice with the same arguments; give it one weight instead")
+        seen.append(identity)
+        parameters = _find(spec)
+        if parameters is not None:
+            _check_parameters(spec, parameters, available_columns)
+
+
+def labels(functions: Sequence[RewardSpec]) -> list[str]:
+    """Return the names under which results are reported: ``name``, or ``name_1``, ``name_2`` where it occurs again."""
+    names = [spec.name for spec in functions]
+    return [
+        name if names.count(name) == 1 else f"{name}_{names[: position + 1].count(name)}"
+        for position, name in enumerate(names)
+    ]
+
+
+def _find(spec: RewardSpec) -> Parameters | None:
+    if spec.path is not None:
+        return inspect_plugin(spec.name, spec.path)
+    if spec.name not in BUILTINS:
+        hint = did_you_mean(spec.name, BUILTINS) or "; a function of your own needs a 'path'"
+        raise UserError(f"unknown reward '{spec.name}', the built-in ones are {', '.join(sorted(BUILTINS))}{hint}")
+    return parameters_of(BUILTINS[spec.name].function)
+
+
+def _check_parameters(spec: RewardSpec, parameters: Parameters, columns: Collection[str]) -> None:
+    named = {*parameters.required, *parameters.optional}
+    if "completions" not in named and not parameters.takes_any:
+        raise UserError(
+            f"reward '{spec.name}' takes no 'completions'; it is called as {spec.name}(completions=[...], ...)"
+        )
+    for key in spec.args:
+        if key in _ALWAYS_GIVEN or key in columns:
+            raise UserError(f"reward '{spec.name}': the argument '{key}' hides the data of that name; rename it")
+        if key not in named and not parameters.takes_any:
+            raise UserError(f"reward '{spec.name}' takes no argument '{key}'{did_you_mean(key, named)}")
+    for name in parameters.required:
+        if name not in _ALWAYS_GIVEN and name not in spec.args and name not in columns:
+            found = (", ".join(sorted(columns)) or "none") + did_you_mean(name, columns)
+            raise UserError(f"reward '{spec.name}' needs the column '{name}', columns in the data: {found}")
