@@ -11,6 +11,10 @@ class UserError(Exception):
     """
 
 
+class WorkerError(RuntimeError):
+    """A worker process raised, died or did not answer; the message holds its own traceback or what is left of it."""
+
+
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest allowed name, or ``""`` when none is close."""
     close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)

@@ -144,6 +144,6 @@ def _inverse_cdf(cumulative: Tensor, weights: Tensor, target: Tensor) -> Tensor:
 def _keep_nucleus(scores: Tensor, top_p: float) -> Tensor:
     """Drop what lies outside the smallest set of most likely tokens with mass >= ``top_p`` (Holtzman et al., 2020)."""
     probabilities = scores.softmax(-1)
-    ordered, order = probabilities.sort(-1, descending=True, stable=True)
+    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     outside = ordered.cumsum(-1) - ordered >= top_p
     return scores.masked_fill(outside.scatter(1, order, outside), float("-inf"))

@@ -24,10 +24,6 @@ class Ranks(Protocol):
         """End the processes."""
 
 
-class WorkerError(RuntimeError):
-    """A rank raised, died or did not answer; the message holds its own traceback or what is left of it."""
-
-
 class InlineRanks:
     """One rank in the driver's own process: for a debugger, quick tests and a single GPU."""
 

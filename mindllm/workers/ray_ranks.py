@@ -10,9 +10,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from mindllm.errors import UserError
+from mindllm.errors import UserError, WorkerError
 from mindllm.models.builder import Layout
-from mindllm.workers.group import WorkerError
 from mindllm.workers.rank import RankProcess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
