@@ -1,0 +1,21 @@
+"""Checkpoints: conversion, and what lies beside the tensors. Importing this does not import torch."""
+
+from mindllm.checkpoint.converter import check_layout, convert_hf_to_mcore, convert_mcore_to_hf
+from mindllm.checkpoint.info import (
+    CheckpointInfo,
+    copy_hf_files,
+    latest_iteration_dir,
+    read_checkpoint_info,
+    write_checkpoint_info,
+)
+
+__all__ = [
+    "CheckpointInfo",
+    "check_layout",
+    "convert_hf_to_mcore",
+    "convert_mcore_to_hf",
+    "copy_hf_files",
+    "latest_iteration_dir",
+    "read_checkpoint_info",
+    "write_checkpoint_info",
+]

@@ -1,0 +1,125 @@
+"""The command line of ``convert_ckpt.py``."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+
+from mindllm.checkpoint.converter import DEFAULT_MAX_SHARD_BYTES, convert_hf_to_mcore, convert_mcore_to_hf
+from mindllm.errors import UserError
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser; unset options are None, so that one without effect can be refused."""
+    parser = argparse.ArgumentParser(
+        prog="convert_ckpt.py",
+        description="Convert a model between Hugging Face safetensors and megatron-core torch_dist, bit for bit.",
+    )
+    parser.add_argument("--load-model-type", choices=("hf", "mcore"), required=True)
+    parser.add_argument("--save-model-type", choices=("hf", "mcore"), required=True)
+    parser.add_argument("--load-dir", required=True, help="HF model directory, or a directory with iter_* in it")
+    parser.add_argument("--save-dir", required=True, help="new directory; it appears only when complete")
+    parser.add_argument(
+        "--model-type-hf", default="auto", help="family to expect (llama, qwen2, qwen3; auto = as config.json says)"
+    )
+    parser.add_argument(
+        "--params-dtype",
+        choices=("float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
+        help="dtype of the result (default: that of the source)",
+    )
+    parser.add_argument("--verify", action="store_true", help="read the result back and compare; refuse NaN")
+
+    to_mcore = parser.add_argument_group("hf -> mcore")
+    to_mcore.add_argument("--ckpt-format", choices=("torch_dist",), help="(default: torch_dist)")
+    to_mcore.add_argument(
+        "--make-vocab-size-divisible-by", type=_positive, metavar="N", help="pad the vocabulary to a multiple of N (1)"
+    )
+    to_mcore.add_argument(
+        "--target-tensor-parallel-size",
+        type=_positive,
+        metavar="N",
+        help="checked and recorded; files do not depend on it",
+    )
+    to_mcore.add_argument("--target-pipeline-parallel-size", type=_positive, metavar="N", help="likewise")
+
+    to_hf = parser.add_argument_group("mcore -> hf")
+    to_hf.add_argument("--iteration", type=_positive, metavar="N", help="(default: the latest)")
+    to_hf.add_argument("--max-shard-size", type=_num_bytes, metavar="SIZE", help="e.g. 500MB or 2GiB (default: 5GB)")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, convert and return the exit status (2: a mistake of the user's, 130: interrupted)."""
+    options = build_parser().parse_args(arguments)
+    try:
+        _convert(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _convert(options: argparse.Namespace) -> None:
+    direction = (options.load_model_type, options.save_model_type)
+    family = None if options.model_type_hf == "auto" else options.model_type_hf
+    dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(options.params_dtype, options.params_dtype)
+    if direction == ("hf", "mcore"):
+        _refuse(options, ("iteration", "max_shard_size"))
+        convert_hf_to_mcore(
+            options.load_dir,
+            options.save_dir,
+            family=family,
+            params_dtype=dtype,
+            make_vocab_size_divisible_by=options.make_vocab_size_divisible_by or 1,
+            tensor_parallel_size=options.target_tensor_parallel_size,
+            pipeline_parallel_size=options.target_pipeline_parallel_size,
+            verify=options.verify,
+            report=_print,
+        )
+    elif direction == ("mcore", "hf"):
+        only_to_mcore = ("ckpt_format", "make_vocab_size_divisible_by")
+        _refuse(options, (*only_to_mcore, "target_tensor_parallel_size", "target_pipeline_parallel_size"))
+        convert_mcore_to_hf(
+            options.load_dir,
+            options.save_dir,
+            options.iteration,
+            family=family,
+            params_dtype=dtype,
+            max_shard_bytes=options.max_shard_size or DEFAULT_MAX_SHARD_BYTES,
+            verify=options.verify,
+            report=_print,
+        )
+    else:
+        raise UserError(f"{direction[0]} -> {direction[1]} is not a conversion; supported: hf -> mcore and mcore -> hf")
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str]) -> None:
+    """Refuse options that would have no effect in this direction."""
+    for name in names:
+        if getattr(options, name) is not None:
+            direction = f"{options.load_model_type} -> {options.save_model_type}"
+            raise UserError(f"--{name.replace('_', '-')} has no effect with {direction}; leave it out")
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _num_bytes(text: str) -> int:
+    """Return the bytes of ``500MB``, ``2GiB`` or a plain number."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None or float(match[1]) * unit < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500MB or 2GiB")
+    return int(float(match[1]) * unit)

@@ -1,0 +1,151 @@
+"""What lies beside the tensors of a checkpoint: iteration tracker, Hugging Face files, ``mindllm.json``. No torch."""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindllm.errors import UserError
+from mindllm.models.families import Architecture, load_architecture
+
+TRACKER_NAME = "latest_checkpointed_iteration.txt"
+INFO_NAME = "mindllm.json"
+FORMAT_VERSION = 1
+
+_HF_PATTERNS = (
+    *("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "*.tiktoken", "sentencepiece*.model", "spiece.model"),
+    *("chat_template*", "additional_chat_templates", "LICENSE*", "NOTICE*"),
+)
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """One iteration of a checkpoint, as far as it is known without reading tensors.
+
+    ``padded_vocab_size`` is the number of vocabulary rows that the writer of the checkpoint used; ``dtype`` names the
+    dtype of the weights on disk; ``hf_dir`` holds ``config.json`` and the tokenizer.
+    """
+
+    architecture: Architecture
+    vocab_size: int
+    padded_vocab_size: int
+    dtype: str
+    hf_dir: Path
+
+
+def iteration_dir(directory: str | Path, iteration: int) -> Path:
+    """Return the directory of ``iteration`` under a checkpoint directory, whether or not it exists."""
+    return Path(directory) / f"iter_{iteration:07d}"
+
+
+def latest_iteration_dir(directory: str | Path) -> Path:
+    """Return the directory of the last complete iteration, as ``latest_checkpointed_iteration.txt`` names it.
+
+    Raises UserError when ``directory`` is no checkpoint directory or the named iteration is gone.
+    """
+    tracker = Path(directory) / TRACKER_NAME
+    if not tracker.is_file():
+        hint = ""
+        if re.fullmatch(r"iter_\d{7}", Path(directory).name):
+            hint = "; give the directory above it"
+        elif (Path(directory) / "config.json").is_file():
+            hint = "; it is a Hugging Face model: convert it with convert_ckpt.py first"
+        raise UserError(f"{directory} is not a checkpoint directory, it has no {TRACKER_NAME}{hint}")
+    text = tracker.read_text(encoding="utf-8", errors="replace").strip()
+    if not text.isdecimal():
+        raise UserError(f"{tracker} holds {text!r}; the number of an iteration is needed")
+    path = iteration_dir(directory, int(text))
+    if not path.is_dir():
+        raise UserError(f"{tracker} names iteration {text}, but {path} does not exist")
+    return path
+
+
+def read_checkpoint_info(iteration_dir: str | Path) -> CheckpointInfo:
+    """Return what is known about the checkpoint in ``iteration_dir`` (``.../iter_0000001``).
+
+    Raises UserError when its ``mindllm.json`` or ``hf/config.json`` is missing, broken, or they contradict each other.
+    """
+    path = Path(iteration_dir) / INFO_NAME
+    if not path.is_file():
+        raise UserError(f"{iteration_dir} has no {INFO_NAME}; it was not written by mindllm")
+    hf_dir = Path(iteration_dir) / "hf"
+    architecture = load_architecture(hf_dir)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        version = int(values["format_version"])
+        info = CheckpointInfo(
+            architecture=architecture,
+            vocab_size=int(values["vocab_size"]),
+            padded_vocab_size=int(values["padded_vocab_size"]),
+            dtype=str(values["dtype"]),
+            hf_dir=hf_dir,
+        )
+        stated = {"family": values["family"], "vocab_size": info.vocab_size, "tie_embeddings": values["tie_embeddings"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is broken: {error!r}") from None
+    if version != FORMAT_VERSION:
+        raise UserError(f"{path} has format_version {version}; this version reads {FORMAT_VERSION}")
+    for name, value in stated.items():
+        if value != getattr(architecture, name):
+            raise UserError(f"{path} says {name} = {value!r}, but hf/config.json {getattr(architecture, name)!r}")
+    return info
+
+
+def write_checkpoint_info(
+    iteration_dir: str | Path,
+    architecture: Architecture,
+    *,
+    padded_vocab_size: int | None = None,
+    dtype: str | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``mindllm.json`` into ``iteration_dir``.
+
+    ``padded_vocab_size`` defaults to the true size, ``dtype`` to the architecture's; ``provenance`` is JSON data that
+    says where the checkpoint came from.
+    """
+    values = {
+        "format_version": FORMAT_VERSION,
+        "family": architecture.family,
+        "vocab_size": architecture.vocab_size,
+        "padded_vocab_size": padded_vocab_size or architecture.vocab_size,
+        "dtype": dtype or architecture.dtype,
+        "tie_embeddings": architecture.tie_embeddings,
+        "provenance": dict(provenance or {}),
+    }
+    path = Path(iteration_dir) / INFO_NAME
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def copy_hf_files(source: str | Path, target: str | Path, dtype: str | None = None) -> list[str]:
+    """Copy config, generation config, tokenizer and chat template files; return the names copied.
+
+    ``target`` is created. With ``dtype``, ``config.json`` states it if it stated another one, and is otherwise a copy
+    byte for byte. Raises UserError when ``source`` has no ``config.json``.
+    """
+    architecture = load_architecture(source)
+    target = Path(target)
+    target.mkdir(parents=True, exist_ok=True)
+    names = sorted({path.name for pattern in _HF_PATTERNS for path in Path(source).glob(pattern)})
+    for name in names:
+        path = Path(source) / name
+        if path.is_dir():
+            shutil.copytree(path, target / name, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(path, target / name)
+    if dtype is not None and dtype != architecture.dtype:
+        _restate_dtype(target / "config.json", dtype)
+    return names
+
+
+def _restate_dtype(path: Path, dtype: str) -> None:
+    """Set the dtype that a ``config.json`` states, under the name (old or new) that it uses."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["torch_dtype" if "torch_dtype" in config and "dtype" not in config else "dtype"] = dtype
+    if "torch_dtype" in config:
+        config["torch_dtype"] = dtype
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

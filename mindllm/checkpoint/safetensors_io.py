@@ -1,0 +1,268 @@
+"""Streaming over safetensors directories: one tensor in memory at a time, nothing mapped.
+
+The format: 8 bytes (little-endian length of the header), a JSON header ``{name: {dtype, shape, data_offsets}}``, then
+the raw data. Offsets count from the end of the header.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import torch
+
+from mindllm.errors import UserError
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+_MAX_HEADER_BYTES = 100_000_000
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where one tensor lies; ``offset`` and ``num_bytes`` are in bytes from the start of ``path``."""
+
+    path: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+
+class SafetensorsReader:
+    """All tensors of a directory with ``model.safetensors`` or shards listed in ``model.safetensors.index.json``.
+
+    The constructor reads and validates the headers and the index. Raises UserError naming the file for a missing or
+    truncated shard, an index that disagrees with the shards, and a tensor that appears twice.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        index_path = self.directory / INDEX_NAME
+        self._open_path: Path | None = None
+        self._file: BinaryIO | None = None
+        if index_path.is_file():
+            self.infos = self._read_shards(index_path)
+        elif (self.directory / SINGLE_NAME).is_file():
+            self.infos = read_header(self.directory / SINGLE_NAME)
+        else:
+            raise UserError(f"{self.directory} has neither {SINGLE_NAME} nor {INDEX_NAME}{_other_formats(directory)}")
+
+    def _read_shards(self, index_path: Path) -> dict[str, TensorInfo]:
+        """Return the tensors of every shard that the index names, checked against the index."""
+        weight_map = _read_weight_map(index_path)
+        infos: dict[str, TensorInfo] = {}
+        for shard in sorted(set(weight_map.values())):
+            path = self.directory / shard
+            if Path(shard).name != shard or not path.is_file():
+                raise UserError(f"{index_path}: shard {shard} is not in {self.directory}")
+            for name, info in read_header(path).items():
+                if name in infos:
+                    raise UserError(f"tensor {name} is in two shards, {infos[name].path} and {path}")
+                infos[name] = info
+        for name, shard in weight_map.items():
+            if name not in infos or infos[name].path.name != shard:
+                place = f"is in {infos[name].path.name}" if name in infos else "is in no shard"
+                raise UserError(f"{index_path}: tensor {name} is listed in {shard} but {place}")
+        unlisted = sorted(infos.keys() - weight_map.keys())
+        if unlisted:
+            raise UserError(f"{index_path}: tensor {unlisted[0]} of {infos[unlisted[0]].path.name} is not listed")
+        return infos
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return the tensor ``name`` in a new buffer of exactly its size. Raises KeyError for an unknown name."""
+        info = self.infos[name]
+        if self._file is None or self._open_path != info.path:
+            self.close()
+            self._file, self._open_path = info.path.open("rb", buffering=0), info.path
+        buffer = torch.empty(info.num_bytes, dtype=torch.uint8)
+        self._file.seek(info.offset)
+        view, done = memoryview(buffer.numpy()), 0
+        while done < info.num_bytes:
+            count = self._file.readinto(view[done:])  # type: ignore[attr-defined]  # raw files have it
+            if not count:
+                raise UserError(f"{info.path} ends inside tensor {name}")
+            done += count
+        return buffer.view(info.dtype).view(info.shape)
+
+    def close(self) -> None:
+        """Close the shard that is open, if one is."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> "SafetensorsReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Return the tensors that one safetensors file holds; the data must fill the file without gap or overlap.
+
+    Raises UserError naming the file when the header is malformed or the file has another length than it says.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        header_size = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+        if not 2 <= header_size <= min(_MAX_HEADER_BYTES, size - 8):
+            raise UserError(f"{path} is truncated or not a safetensors file ({size} bytes)")
+        raw = file.read(header_size)
+    try:
+        header = json.loads(raw, object_pairs_hook=lambda pairs: _unique(pairs, path))
+        header.pop("__metadata__", None)
+        start = 8 + header_size
+        infos = {name: _tensor_info(path, start, entry) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} has a malformed safetensors header: {error!r}") from None
+    end = 8 + header_size
+    for name, info in sorted(infos.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
+        if info.offset != end or info.num_bytes != math.prod(info.shape) * info.dtype.itemsize:
+            raise UserError(f"{path}: the place of tensor {name} does not follow from its shape and its neighbours")
+        end = info.offset + info.num_bytes
+    if end != size:
+        problem = "is truncated" if size < end else "has bytes after the last tensor"
+        raise UserError(f"{path} {problem}: {size} bytes instead of {end}")
+    return infos
+
+
+def _tensor_info(path: Path, start: int, entry: Mapping[str, Any]) -> TensorInfo:
+    begin, end = entry["data_offsets"]
+    shape = tuple(int(size) for size in entry["shape"])
+    if entry["dtype"] not in _DTYPES:
+        raise UserError(f"{path}: dtype {entry['dtype']} is not supported; supported are {', '.join(_DTYPES)}")
+    return TensorInfo(path, _DTYPES[entry["dtype"]], shape, start + begin, end - begin)
+
+
+def _unique(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
+    """Build a JSON object, refusing repeated names, which the json module would silently merge."""
+    result: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in result:
+            raise UserError(f"{path}: {name} appears twice")
+        result[name] = value
+    return result
+
+
+def _read_weight_map(index_path: Path) -> dict[str, str]:
+    try:
+        index = json.loads(index_path.read_text("utf-8"), object_pairs_hook=lambda pairs: _unique(pairs, index_path))
+        weight_map = {str(name): str(shard) for name, shard in index["weight_map"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index_path} is not a safetensors index: {error!r}") from None
+    if not weight_map:
+        raise UserError(f"{index_path} lists no tensor")
+    return weight_map
+
+
+def _other_formats(directory: str | Path) -> str:
+    """Say what to do when the weights are there in a format that is never read."""
+    path = Path(directory)
+    if path.is_dir() and any(path.glob("pytorch_model*.bin")):
+        return "; pickled .bin weights are not read, save them as safetensors first"
+    return ""
+
+
+class SafetensorsWriter:
+    """Writes tensors, in any order, into shards whose layout is fixed beforehand by names, dtypes and shapes.
+
+    ``tensors`` are (name, dtype, shape) in the order in which they fill the shards; a shard holds at most
+    ``max_shard_bytes`` unless one tensor alone is larger. Files are named as Hugging Face names them.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]],
+        max_shard_bytes: int,
+    ) -> None:
+        self.directory = directory
+        self._infos: dict[str, TensorInfo] = {}
+        shards = _plan_shards(list(tensors), max_shard_bytes)
+        for number, shard in enumerate(shards, start=1):
+            name = SINGLE_NAME if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            self._infos.update(_write_header(directory / name, shard))
+        self._pending = set(self._infos)
+        self._is_sharded = len(shards) > 1
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Write one contiguous tensor; its dtype and shape must be the planned ones, and it is written once."""
+        info = self._infos[name]
+        if name not in self._pending or tensor.dtype != info.dtype or tuple(tensor.shape) != info.shape:
+            raise ValueError(f"{name} was not planned as {tensor.dtype} {tuple(tensor.shape)}, or is already written")
+        with info.path.open("r+b", buffering=0) as file:
+            file.seek(info.offset)
+            view, done = memoryview(tensor.reshape(-1).view(torch.uint8).numpy()), 0
+            while done < info.num_bytes:
+                done += file.write(view[done:])
+        self._pending.remove(name)
+
+    def finish(self) -> None:
+        """Write the index when there are several shards. Raises ValueError if a planned tensor is missing."""
+        if self._pending:
+            raise ValueError(f"tensors never written: {', '.join(sorted(self._pending))}")
+        if self._is_sharded:
+            total = sum(info.num_bytes for info in self._infos.values())
+            weight_map = {name: info.path.name for name, info in sorted(self._infos.items())}
+            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            (self.directory / INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+_Planned = tuple[str, torch.dtype, tuple[int, ...]]
+
+
+def _plan_shards(tensors: Sequence[_Planned], max_shard_bytes: int) -> list[list[_Planned]]:
+    """Fill shards in order, starting a new one where the next tensor would exceed the limit."""
+    shards: list[list[_Planned]] = [[]]
+    used = 0
+    for name, dtype, shape in tensors:
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if shards[-1] and used + num_bytes > max_shard_bytes:
+            shards.append([])
+            used = 0
+        shards[-1].append((name, dtype, shape))
+        used += num_bytes
+    return shards
+
+
+def _write_header(path: Path, shard: Sequence[_Planned]) -> dict[str, TensorInfo]:
+    """Create ``path`` with its header and full length, and return where each tensor goes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    # Wide types first, so that every tensor starts at a multiple of its element size.
+    places: dict[str, tuple[torch.dtype, tuple[int, ...], int, int]] = {}
+    end = 0
+    for name, dtype, shape in sorted(shard, key=lambda item: -item[1].itemsize):
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+        places[name] = (dtype, shape, begin, end - begin)
+    raw = json.dumps(header, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    start = 8 + len(raw)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(raw)) + raw)
+        file.truncate(start + end)
+    return {
+        name: TensorInfo(path, dtype, shape, start + begin, num_bytes)
+        for name, (dtype, shape, begin, num_bytes) in places.items()
+    }

@@ -1,0 +1,51 @@
+"""Finding the family of a model by name or by its ``config.json``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mindllm.errors import UserError, did_you_mean
+from mindllm.models.families.architecture import Architecture
+from mindllm.models.families.base import Family
+from mindllm.models.families.llama import LLAMA
+from mindllm.models.families.qwen2 import QWEN2
+from mindllm.models.families.qwen3 import QWEN3
+
+FAMILIES = {family.name: family for family in (LLAMA, QWEN2, QWEN3)}
+
+
+def family_of(name: str) -> Family:
+    """Return the family called ``name``, which is Hugging Face's ``model_type``. Raises UserError for others."""
+    if name not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise UserError(f"model family '{name}' is not known; known are {known}{did_you_mean(name, FAMILIES)}")
+    return FAMILIES[name]
+
+
+def read_config(directory: str | Path) -> dict[str, Any]:
+    """Return the parsed ``config.json`` of a model directory. Raises UserError when there is none or it is broken."""
+    path = Path(directory) / "config.json"
+    if not path.is_file():
+        reason = "has no config.json" if path.parent.is_dir() else "is not a directory"
+        raise UserError(f"{directory} {reason}; a Hugging Face model directory is needed")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise UserError(f"{path} has no model_type; a Hugging Face model config is needed")
+    return config
+
+
+def load_architecture(directory: str | Path) -> Architecture:
+    """Return the architecture of the Hugging Face model in ``directory``, read from its ``config.json``.
+
+    Raises UserError, naming the file and the field, when the model is not one that this package can represent.
+    """
+    config = read_config(directory)
+    source = str(Path(directory) / "config.json")
+    try:
+        family = family_of(config["model_type"])
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    return family.parse(config, source)
