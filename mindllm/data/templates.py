@@ -14,6 +14,7 @@ from mindllm.errors import UserError, did_you_mean
 
 TEMPLATE_DIR = Path(__file__).resolve().parents[2] / "configs" / "templates"
 HF = "hf"
+_MARKER = re.compile(r"<\|[^|<>]+\|>")
 
 
 class Message(NamedTuple):
@@ -34,6 +35,7 @@ class Template(Protocol):
     """What handlers ask of a template."""
 
     split_answers: bool
+    markers: list[str]  # tokens of the template that the tokenizer must know
 
     def render_prompt(self, messages: list[Message]) -> str:
         """The conversation up to its last user turn, ending where the model is to answer."""
@@ -70,6 +72,7 @@ class DeclaredTemplate:
         # One BOS and never two: from the template, or where the tokenizer puts one before any plain text.
         if spec.bos and spec.adds_bos and not self._bound["begin"].startswith(spec.bos):
             self._bound["begin"] = spec.bos + self._bound["begin"]
+        self.markers = sorted(set(_MARKER.findall("".join(self._bound.values()))))
 
     def render_prompt(self, messages: list[Message]) -> str:
         """See `Template.render_prompt`."""
@@ -105,9 +108,10 @@ class ChatTemplate:
     split_answers = False
 
     def __init__(self, spec: TokenizerSpec) -> None:
+        self.markers: list[str] = []
         self._spec = spec
-        ends = [token for token in _special_texts(spec) if token]
-        self._end = re.compile(r"\s*(?:" + "|".join(map(re.escape, ends)) + ")") if ends else None
+        ends = {*spec.special_texts, *([spec.eos] if spec.eos else [])}
+        self._end = re.compile(r"\s*(?:" + "|".join(map(re.escape, sorted(ends))) + ")") if ends else None
 
     def render_prompt(self, messages: list[Message]) -> str:
         """See `Template.render_prompt`."""
@@ -221,13 +225,6 @@ def read_template(path: Path) -> TemplateFile:
     if missing:
         raise UserError(f"{path}: missing keys: {', '.join(missing)}")
     return TemplateFile(**found)
-
-
-def _special_texts(spec: TokenizerSpec) -> list[str]:
-    import json
-
-    added = json.loads(spec.backend).get("added_tokens") or []
-    return [token["content"] for token in added if token.get("special")] + [spec.eos or ""]
 
 
 def _fill_tokens(part: str, spec: TokenizerSpec) -> str:

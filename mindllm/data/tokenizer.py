@@ -74,6 +74,7 @@ class TokenizerSpec:
     eos: str | None
     adds_bos: bool  # whether the tokenizer puts its BOS before plain text
     special_tokens: dict[str, Any]  # what a chat template may refer to: bos_token, eos_token, ...
+    special_texts: tuple[str, ...]  # every token that is markup and not text, <|im_end|> for one
     chat_template: str | None
     sha256: str
 
@@ -100,6 +101,9 @@ class TokenizerSpec:
             eos=tokenizer.eos_token,
             adds_bos=tokenizer.bos_token_id is not None and tokenizer.bos_token_id in plain_ids,
             special_tokens=dict(tokenizer.special_tokens_map),
+            special_texts=tuple(
+                token.content for token in backend.get_added_tokens_decoder().values() if token.special
+            ),
             chat_template=chat_template,
             sha256=_hash_files(Path(path)),
         )

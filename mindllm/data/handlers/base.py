@@ -85,6 +85,13 @@ class Handler(ABC):
         self.shape = self.make_shape(options.map_keys)
         self.encoder = TextEncoder(spec)
         self.template: Template = load_template(options.prompt_type, spec)
+        for marker in self.template.markers:
+            # In pieces a marker would be text: no token that ends an answer, and nothing a model has learnt.
+            if self.encoder.token_id(marker) is None or len(self.encoder.encode([marker])[0]) != 1:
+                raise UserError(
+                    f"--prompt-type {options.prompt_type} uses {marker}, which is no token of the tokenizer in "
+                    f"{spec.path}; choose another template or add the token to tokenizer and model"
+                )
 
     @classmethod
     @abstractmethod

@@ -88,7 +88,8 @@ class InstructionHandler(Handler):
             raise DropRow("too_long")
         if self.options.overlong == "error":
             raise UserError(
-                f"the dialogue has {len(sample.ids)} tokens, --seq-length allows {limit}; --overlong drop or truncate would pass"
+                f"the dialogue has {len(sample.ids)} tokens, --seq-length allows {limit}; "
+                "--overlong drop or truncate would pass"
             )
         return self._truncate(sample, limit, changed)
 

@@ -54,7 +54,8 @@ class PromptHandler(Handler):
             raise DropRow("prompt_too_long")
         if self.options.prompt_overlong == "error":
             raise UserError(
-                f"the prompt has {len(ids)} tokens, --seq-length allows {limit}; --prompt-overlong drop or left would pass"
+                f"the prompt has {len(ids)} tokens, --seq-length allows {limit}; "
+                "--prompt-overlong drop or left would pass"
             )
         # Cut on the left: cutting on the right would cut off the header that asks for an answer.
         changed["prompt_cut_left"] += 1

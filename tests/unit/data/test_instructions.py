@@ -1,0 +1,128 @@
+"""Dialogues for SFT: labels and lengths."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindllm.data.handlers import Encoded, HandlerOptions, build_handler
+from mindllm.data.readers import Row
+from mindllm.data.tokenizer import TokenizerSpec
+from mindllm.errors import UserError
+
+HANDLER = "AlpacaStyleInstructionHandler"
+Encode = Callable[..., Encoded]
+Decode = Callable[[Any], str]
+THREE_TURNS = {"instruction": "third", "output": "three", "history": [["first", "one"], ["second", "two"]]}
+
+
+def split(encoded: Encoded) -> list[tuple[np.ndarray, np.ndarray]]:
+    borders = np.cumsum(encoded.lengths)[:-1]
+    return list(
+        zip(np.split(encoded.tokens["input_ids"], borders), np.split(encoded.tokens["labels"], borders), strict=True)
+    )
+
+
+def trained(encoded: Encoded, decode: Decode) -> list[str]:
+    return [decode(labels[labels != -100]) for _, labels in split(encoded)]
+
+
+@pytest.mark.parametrize("prompt_type", ["chatml", "qwen", "empty", "hf"])
+@pytest.mark.parametrize(
+    ("answer", "history"),
+    [
+        ("the quick brown fox", []),
+        ("1 2 3", [["first", "one"], ["second", ""]]),
+        ("emoji 😀👩‍👩‍👧 inside", [["👩‍👩‍👧", "🙂"]]),
+        ("مرحبا بالعالم", [["שלום", "عربى"]]),
+        ("several\n\nlines\n", []),
+        ("tab\tand\r\nreturn", []),
+        ("long " * 2000, []),
+        ("decomposed e\u0301", []),
+        ("says {content} and <tags>", [["{eos}", "{bos}"]]),
+    ],
+)
+def test_the_trained_tokens_are_the_answers_and_their_end_tokens(
+    encode: Encode, decode: Decode, prompt_type: str, answer: str, history: list[list[str]]
+) -> None:
+    row = {"instruction": "question?", "output": answer, "history": history}
+    encoded = encode(HANDLER, row, prompt_type=prompt_type)
+    expected = "".join(f"{text}<|im_end|>" for text in [*(turn[1] for turn in history), answer])
+    assert trained(encoded, decode) == [expected.replace("e\u0301", "\u00e9")]  # the tokenizer composes characters
+
+
+def test_labels_stand_at_their_own_tokens(encode: Encode) -> None:
+    ((ids, labels),) = split(encode(HANDLER, THREE_TURNS))
+    assert len(ids) == len(labels) and ids.dtype == labels.dtype == np.int32
+    assert np.array_equal(ids[labels != -100], labels[labels != -100])
+    assert encode(HANDLER, THREE_TURNS).trained_tokens == int((labels != -100).sum())
+
+
+def test_answers_of_the_empty_template_are_encoded_apart_from_the_prompt(encode: Encode, decode: Decode) -> None:
+    row = {"instruction": "the qu", "output": "ick"}
+    ((ids, labels),) = split(encode(HANDLER, row, prompt_type="empty"))
+    prompt = encode("PPOAlpacaStyleInstructionHandler", row, prompt_type="empty").tokens["input_ids"]
+    assert np.array_equal(ids[: len(prompt)], prompt)
+    assert decode(labels[len(prompt) :]) == "ick<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [(None, "null_response"), ("", "empty_response"), (" \n", "empty_response"), (5, "response_not_text")],
+)
+def test_a_row_without_an_answer_is_dropped_and_counted(encode: Encode, output: Any, reason: str) -> None:
+    encoded = encode(HANDLER, {"instruction": "a", "output": output}, {"instruction": "a", "output": "b"})
+    assert encoded.dropped == {reason: 1} and len(encoded.lengths) == 1
+
+
+def test_long_dialogues_are_dropped_unless_told_otherwise(encode: Encode) -> None:
+    encoded = encode(HANDLER, THREE_TURNS, {"instruction": "a", "output": "b"}, seq_length=20)
+    assert encoded.dropped == {"too_long": 1} and len(encoded.lengths) == 1
+
+
+def test_truncation_keeps_whole_turns_that_fit(encode: Encode, decode: Decode) -> None:
+    full = int(encode(HANDLER, THREE_TURNS).lengths[0])
+    encoded = encode(HANDLER, THREE_TURNS, seq_length=full - 2, overlong="truncate")
+    assert trained(encoded, decode) == ["one<|im_end|>two<|im_end|>"]
+    assert decode(encoded.tokens["input_ids"]).endswith("two<|im_end|>")
+    assert encoded.changed == {"dialogues_shortened": 1, "turns_removed": 1}
+
+
+def test_a_dialogue_that_fits_but_for_the_white_space_after_it_loses_only_that(encode: Encode, decode: Decode) -> None:
+    full = int(encode(HANDLER, THREE_TURNS).lengths[0])
+    encoded = encode(HANDLER, THREE_TURNS, seq_length=full - 1, overlong="truncate")
+    assert trained(encoded, decode) == ["one<|im_end|>two<|im_end|>three<|im_end|>"] and not +encoded.changed
+
+
+def test_a_first_answer_that_does_not_fit_is_cut_and_gets_no_end_token(encode: Encode, decode: Decode) -> None:
+    encoded = encode(HANDLER, {"instruction": "a", "output": "x" * 50}, seq_length=20, overlong="truncate")
+    assert encoded.lengths.tolist() == [20] and encoded.changed == {"answers_cut": 1}
+    assert set(trained(encoded, decode)[0]) == {"x"}
+
+
+@pytest.mark.parametrize("seq_length", range(1, 60, 3))
+def test_no_sample_is_without_a_trained_token(encode: Encode, seq_length: int) -> None:
+    rows = [THREE_TURNS, {"instruction": "a" * 30, "output": "b" * 30}, {"instruction": "a", "output": "b"}]
+    encoded = encode(HANDLER, *rows, seq_length=seq_length, overlong="truncate")
+    assert all((labels != -100).any() and len(labels) <= seq_length for _, labels in split(encoded) if len(labels))
+    assert len(encoded.lengths) + sum(encoded.dropped.values()) == len(rows)
+
+
+def test_a_long_dialogue_is_an_error_that_names_row_and_lengths_when_asked(encode: Encode) -> None:
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: the dialogue has \d+ tokens, --seq-length allows 8"):
+        encode(HANDLER, THREE_TURNS, seq_length=8, overlong="error")
+
+
+def test_a_template_whose_markers_the_tokenizer_lacks_is_refused(spec: TokenizerSpec) -> None:
+    from dataclasses import replace
+
+    lacking = replace(spec, backend=spec.backend.replace("<|im_end|>", "<|other|>"))
+    with pytest.raises(UserError, match=r"uses <\|im_end\|>, which is no token of the tokenizer"):
+        build_handler(HandlerOptions(HANDLER, "chatml"), lacking).encode([Row("r", 1, THREE_TURNS)])
+
+
+@pytest.mark.parametrize("map_keys", [{"prompt": "q"}, {"response": "a"}, {"prompt": "q", "response": ""}])
+def test_both_prompt_and_response_must_be_mapped(encode: Encode, map_keys: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="--map-keys names no column for '(prompt|response)'"):
+        encode(HANDLER, map_keys=map_keys)

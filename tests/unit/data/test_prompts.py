@@ -1,0 +1,114 @@
+"""Prompts for RL."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mindllm.data.handlers import Encoded, HandlerOptions, build_handler
+from mindllm.data.readers import Row
+from mindllm.data.tokenizer import TextEncoder, TokenizerSpec
+from mindllm.errors import UserError
+
+HANDLER = "PPOAlpacaStyleInstructionHandler"
+Encode = Callable[..., Encoded]
+Decode = Callable[[Any], str]
+HEADER = "<|im_start|>assistant\n"
+
+
+def user(text: str) -> str:
+    return f"<|im_start|>user\n{text}<|im_end|>\n"
+
+
+def test_a_prompt_only_mapping_works_and_extra_columns_are_kept(encode: Encode, decode: Decode) -> None:
+    row = {"question": "sort 3 1", "solution": "1 3", "level": 2}
+    encoded = encode(HANDLER, row, map_keys={"prompt": "question"})
+    assert decode(encoded.tokens["input_ids"]) == user("sort 3 1") + HEADER
+    assert encoded.columns == [{"solution": "1 3", "level": 2, "prompt": "sort 3 1"}]
+
+
+@pytest.mark.parametrize(
+    "map_keys",
+    [
+        {"prompt": "prompt", "query": "", "response": "prompt", "system": ""},
+        {"response": "prompt"},
+        {"prompt": "prompt", "response": "answer"},
+    ],
+)
+def test_the_older_mapping_of_the_response_works(encode: Encode, decode: Decode, map_keys: dict[str, str]) -> None:
+    encoded = encode(HANDLER, {"prompt": "sort 3 1", "answer": "1 3"}, map_keys=map_keys)
+    assert decode(encoded.tokens["input_ids"]) == user("sort 3 1") + HEADER
+    assert encoded.columns == [{"prompt": "sort 3 1", "answer": "1 3"}]
+
+
+def test_an_empty_response_drops_nothing(encode: Encode) -> None:
+    encoded = encode(HANDLER, {"instruction": "Hi", "input": "", "output": ""}, {"instruction": "Hi", "output": None})
+    assert len(encoded.lengths) == 2 and not encoded.dropped
+
+
+def test_a_multi_turn_prompt_is_the_whole_conversation_templated_once(encode: Encode, decode: Decode) -> None:
+    row = {"instruction": "third", "input": "more", "system": "Be brief.", "history": [["first", "1"], ["second", "2"]]}
+    assert decode(encode(HANDLER, row).tokens["input_ids"]) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n"
+        + user("first") + f"{HEADER}1<|im_end|>\n" + user("second") + f"{HEADER}2<|im_end|>\n"
+        + user("third\nmore") + HEADER
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"instruction": None}, "null_prompt"),
+        ({"output": "x"}, "null_prompt"),
+        ({"instruction": " \n"}, "empty_prompt"),
+        ({"instruction": 7}, "prompt_not_text"),
+        ({"instruction": ["a"]}, "prompt_not_text"),
+        ({"instruction": "a\ud800"}, "prompt_not_unicode"),
+        ({"instruction": "a", "input": 7}, "query_not_text"),
+        ({"instruction": "a", "system": 7}, "system_not_text"),
+        ({"instruction": "a", "history": "b"}, "invalid_history"),
+        ({"instruction": "a", "history": [["b"]]}, "invalid_history"),
+        ({"instruction": "a", "history": [["b", None]]}, "invalid_history"),
+    ],
+)
+def test_a_row_without_a_valid_conversation_is_dropped_and_counted(
+    encode: Encode, row: dict[str, Any], reason: str
+) -> None:
+    encoded = encode(HANDLER, row, {"instruction": "fine"}, row)
+    assert encoded.dropped == {reason: 2} and len(encoded.lengths) == 1 and encoded.rows_in == 3
+
+
+def test_long_prompts_are_dropped_unless_told_otherwise(encode: Encode) -> None:
+    short, long = {"instruction": "Hi"}, {"instruction": "Hi " * 50}
+    limit = int(encode(HANDLER, short).lengths[0])
+    encoded = encode(HANDLER, short, long, seq_length=limit)
+    assert encoded.lengths.tolist() == [limit] and encoded.dropped == {"prompt_too_long": 1}
+    assert len(encoded.columns) == 1
+
+
+def test_a_cut_prompt_keeps_its_end_and_so_the_assistant_header(encode: Encode, decode: Decode) -> None:
+    encoded = encode(HANDLER, {"instruction": "x" * 50 + " the end"}, seq_length=16, prompt_overlong="left")
+    assert encoded.lengths.tolist() == [16] and encoded.changed == {"prompt_cut_left": 1}
+    assert decode(encoded.tokens["input_ids"]).endswith(f" the end<|im_end|>\n{HEADER}")
+
+
+def test_a_cut_prompt_keeps_its_single_bos(bos_spec: TokenizerSpec) -> None:
+    options = HandlerOptions(HANDLER, "llama3", seq_length=20, prompt_overlong="left")
+    ids = build_handler(options, bos_spec).encode([Row("r", 1, {"instruction": "x" * 99})]).tokens["input_ids"].tolist()
+    bos = TextEncoder(bos_spec).token_id("<|begin_of_text|>")
+    assert ids[0] == bos and ids.count(bos) == 1 and len(ids) == 20
+
+
+def test_a_long_prompt_is_an_error_that_names_row_and_lengths_when_asked(encode: Encode) -> None:
+    with pytest.raises(UserError, match=r"rows\.jsonl:2: the prompt has \d+ tokens, --seq-length allows 30"):
+        encode(HANDLER, {"instruction": "Hi"}, {"instruction": "x" * 99}, seq_length=30, prompt_overlong="error")
+
+
+def test_an_unmapped_prompt_column_is_refused_because_its_name_is_taken(encode: Encode) -> None:
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: column 'prompt' is not mapped"):
+        encode(HANDLER, {"instruction": "Hi", "prompt": "other"})
+
+
+def test_an_unknown_mapping_key_gets_a_suggestion(encode: Encode) -> None:
+    with pytest.raises(UserError, match="unknown key 'promt'; did you mean 'prompt'"):
+        encode(HANDLER, map_keys={"promt": "question"})

@@ -1,0 +1,164 @@
+"""Templates against published ones, against ids built by hand, and the rule of one BOS."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mindllm.data.templates import (
+    HF,
+    ChatTemplate,
+    Message,
+    load_template,
+    read_template,
+    resolve_prompt_type,
+    template_names,
+)
+from mindllm.data.tokenizer import TextEncoder, TokenizerSpec, load_tokenizer
+from mindllm.errors import UserError
+
+SYSTEM = Message("system", "Be brief.")
+TURNS = [
+    Message("user", "  sort 3 1 2 \n"),
+    Message("assistant", "1 2 3 😀"),
+    Message("user", "مرحبا {content} {bos}"),
+    Message("assistant", ""),
+    Message("user", "answer in tags"),
+    Message("assistant", "the quick\n\nbrown fox"),
+]
+DIALOGUES = [TURNS[:2], TURNS, [SYSTEM, *TURNS[:2]], [SYSTEM, *TURNS]]
+
+
+def as_dicts(messages: list[Message]) -> list[dict[str, str]]:
+    return [message._asdict() for message in messages]
+
+
+def assert_same_ids(prompt_type: str, spec: TokenizerSpec, chat_template: str | None) -> None:
+    """Prompt and dialogue ids of a template equal those transformers makes with `chat_template`."""
+    tokenizer = load_tokenizer(spec.path)
+    template, encoder = load_template(prompt_type, spec), TextEncoder(spec)
+    for dialogue in DIALOGUES:
+        prompt = dialogue[:-1]
+        ours = encoder.encode([template.render_prompt(prompt), template.render_dialogue(dialogue).text])
+        for messages, ids, is_prompt in [(prompt, ours[0], True), (dialogue, ours[1], False)]:
+            assert ids == tokenizer.apply_chat_template(
+                as_dicts(messages), chat_template=chat_template, add_generation_prompt=is_prompt, return_dict=False
+            )
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(("prompt_type", "published"), [("qwen", "qwen2_5"), ("llama3", "llama3")])
+def test_ids_equal_the_published_chat_template(
+    prompt_type: str, published: str, spec: TokenizerSpec, bos_spec: TokenizerSpec
+) -> None:
+    trl = pytest.importorskip("trl", reason="trl is not installed: pip install -e .[peers]")
+    jinja = Path(trl.__file__).parent / "chat_templates" / f"{published}.jinja"
+    assert_same_ids(prompt_type, bos_spec if prompt_type == "llama3" else spec, jinja.read_text())
+
+
+def test_hf_ids_equal_the_tokenizers_own_chat_template(spec: TokenizerSpec) -> None:
+    assert_same_ids(HF, spec, None)
+
+
+@pytest.mark.parametrize(
+    ("prompt_type", "expected"),
+    [
+        ("empty", "Be brief.\nHi1<|im_end|>Ho2<|im_end|>"),
+        (
+            "chatml",
+            "<|im_start|>system\nBe brief.<|im_end|>\n"
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n1<|im_end|>\n"
+            "<|im_start|>user\nHo<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n",
+        ),
+    ],
+)
+def test_text_and_trained_ranges_are_as_written_by_hand(prompt_type: str, expected: str, spec: TokenizerSpec) -> None:
+    dialogue = [SYSTEM, Message("user", "Hi"), Message("assistant", "1"), Message("user", "Ho")]
+    text, trained = load_template(prompt_type, spec).render_dialogue([*dialogue, Message("assistant", "2")])
+    assert text == expected
+    assert [text[start:end] for start, end in trained] == ["1<|im_end|>", "2<|im_end|>"]
+    prompt = load_template(prompt_type, spec).render_prompt(dialogue)
+    assert text.startswith(prompt) and text[len(prompt) :].startswith("2<|im_end|>")
+
+
+@pytest.mark.parametrize("prompt_type", [name for name in template_names() if name not in (HF, "qwen", "chatml")])
+def test_there_is_exactly_one_bos(prompt_type: str, bos_spec: TokenizerSpec) -> None:
+    bos = TextEncoder(bos_spec).token_id("<|begin_of_text|>")
+    ids = TextEncoder(bos_spec).encode([load_template(prompt_type, bos_spec).render_prompt([Message("user", "Hi")])])[0]
+    assert ids[0] == bos and ids.count(bos) == 1
+
+
+def test_chatml_has_one_bos_where_the_tokenizer_adds_one_and_none_elsewhere(
+    spec: TokenizerSpec, bos_spec: TokenizerSpec
+) -> None:
+    messages = [Message("user", "Hi")]
+    assert load_template("chatml", bos_spec).render_prompt(messages).startswith("<|begin_of_text|><|im_start|>")
+    assert load_template("chatml", spec).render_prompt(messages).startswith("<|im_start|>")
+
+
+def test_a_chat_template_that_starts_with_bos_gets_no_second_one(bos_spec: TokenizerSpec) -> None:
+    own = replace(bos_spec, chat_template="{{ bos_token }}{{ messages[0].content }}<|eot_id|>")
+    ids = TextEncoder(own).encode([load_template(HF, own).render_prompt([Message("user", "Hi")])])[0]
+    assert ids.count(TextEncoder(own).token_id("<|begin_of_text|>")) == 1
+
+
+def test_hf_finds_the_answers_and_their_end_tokens(spec: TokenizerSpec) -> None:
+    text, trained = load_template(HF, spec).render_dialogue([SYSTEM, *TURNS])
+    assert [text[start:end] for start, end in trained] == [
+        "1 2 3 😀<|im_end|>",
+        "<|im_end|>",
+        "the quick\n\nbrown fox<|im_end|>",
+    ]
+
+
+def test_hf_refuses_a_chat_template_in_which_answers_cannot_be_found(spec: TokenizerSpec) -> None:
+    rewriting = replace(spec, chat_template="{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    with pytest.raises(UserError, match="answers cannot be located"):
+        ChatTemplate(rewriting).render_dialogue(TURNS)
+
+
+def test_a_refusal_of_the_chat_template_is_passed_on(spec: TokenizerSpec) -> None:
+    refusing = replace(spec, chat_template="{{ raise_exception('no system role here') }}")
+    with pytest.raises(UserError, match="no system role here"):
+        ChatTemplate(refusing).render_prompt([SYSTEM])
+
+
+def test_the_default_prompt_type_is_the_tokenizers_own(spec: TokenizerSpec, bos_spec: TokenizerSpec) -> None:
+    assert resolve_prompt_type(None, spec) == HF
+    with pytest.raises(UserError, match="no chat template; choose --prompt-type from chatml, empty, llama3, qwen"):
+        resolve_prompt_type(None, bos_spec)
+    with pytest.raises(UserError, match="no chat template"):
+        resolve_prompt_type(HF, bos_spec)
+
+
+def test_an_unknown_prompt_type_gets_a_suggestion(spec: TokenizerSpec) -> None:
+    with pytest.raises(UserError, match="did you mean 'llama3'"):
+        resolve_prompt_type("lama3", spec)
+
+
+def test_a_template_file_of_the_users_own_is_read(tmp_path: Path, spec: TokenizerSpec) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text('user: "Q: {content}\\n"\nheader: "A: "\nanswer: "{content}{eos}"\n')
+    template = load_template(resolve_prompt_type(str(file), spec), spec)
+    assert template.render_prompt([Message("user", "why")]) == "Q: why\nA: "
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('user: ""\nheader: ""\nanswer: ""\nheadr: ""\n', "unknown key 'headr'; did you mean 'header'"),
+        ('user: ""\n', "missing keys: header, answer"),
+        ('user: 3\nheader: ""\nanswer: ""\n', "key 'user' must be str, found 3"),
+        ("- a\n", "a template is a mapping"),
+        ('user: "\n', "not a YAML file"),
+    ],
+)
+def test_a_malformed_template_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "bad.yaml").write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_template(tmp_path / "bad.yaml")
+
+
+def test_a_template_that_needs_a_missing_token_is_refused(spec: TokenizerSpec) -> None:
+    with pytest.raises(UserError, match=r"uses \{bos\}, but the tokenizer in .* has no BOS token"):
+        load_template("llama3", spec)
