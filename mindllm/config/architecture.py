@@ -88,8 +88,6 @@ def architecture_mismatches(model_keys: Mapping[str, Any], architecture: Mapping
         for key, actual in found.items()
         if key in model_keys and not _agree(key, model_keys, actual)
     ]
-    if found["rope_scaling_type"] and "rotary_base" in model_keys and "rope_scaling_type" not in model_keys:
-        mismatches.append("rope_scaling_type is not in the model file but llama3 in the checkpoint")
     padded = model_keys.get("padded_vocab_size")
     if padded is not None and padded < architecture["vocab_size"]:
         mismatches.append(
@@ -103,7 +101,8 @@ def _agree(key: str, model_keys: Mapping[str, Any], actual: Any) -> bool:
     wanted = model_keys[key]
     if key == "group_query_attention":
         # `true` with as many groups as heads is how some files write plain multi-head attention.
-        return bool(wanted) == actual or model_keys.get("num_query_groups") == model_keys.get("num_attention_heads")
+        heads = model_keys.get("num_attention_heads", 0)
+        return bool(wanted == actual) or (wanted and model_keys.get("num_query_groups") == heads)
     if key == "num_query_groups" and model_keys.get("group_query_attention") is False:
         return True  # Megatron reads the number of groups only where grouping is on.
     if isinstance(wanted, float) and isinstance(actual, int | float):

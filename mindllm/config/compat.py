@@ -15,7 +15,7 @@ FROM_CHECKPOINT = "weights come from a checkpoint, so nothing is initialised"
 
 # In `training`, in a role's section or in a model file.
 ACCEPTED: Mapping[str, str] = {
-    "distributed_backend": "the device decides: nccl on GPUs, gloo on CPUs",
+    "distributed_backend": "the device decides how its processes talk to each other",
     "no_shared_storage": "no index cache is written; data and checkpoints must be readable by every node",
     "no_load_optim": WEIGHTS_ONLY,
     "no_load_rng": WEIGHTS_ONLY,

@@ -46,9 +46,17 @@ def validated(
         return section.model_validate(dict(values))
     except ValidationError as error:
         for details in error.errors():
-            if details["type"] != "default_factory_not_called":
-                findings.errors.append(_sentence(section, details, path, sources))
+            sentence = _sentence(section, details, path, sources)
+            if not _follows_from_another(details, sentence, findings):
+                findings.errors.append(sentence)
         return None
+
+
+def _follows_from_another(error: ErrorDetails, sentence: str, findings: Findings) -> bool:
+    """A default that waits for a wrong value, or a key that is missing because its value was refused."""
+    missing = f"{sentence.split(' is missing')[0]}:"
+    refused = error["type"] == "missing" and any(earlier.startswith(missing) for earlier in findings.errors)
+    return refused or error["type"] == "default_factory_not_called"
 
 
 def _sentence(section: type[Section], error: ErrorDetails, path: str, sources: Mapping[str, str]) -> str:

@@ -85,9 +85,10 @@ def unknown_key(path: str, here: Iterable[str], elsewhere: Mapping[str, Iterable
             return f"{path}: this section has no such key; write {section}.{leaf}"
     if leaf in FOREIGN_NAMES:
         return f"{path}: unknown key (another toolkit's name); write {FOREIGN_NAMES[leaf]}"
-    places = {key: key for key in here} | {
-        key: f"{section}.{key}" for section, keys in elsewhere.items() for key in keys if key not in set(here)
-    }
-    close = difflib.get_close_matches(leaf, list(places), n=1, cutoff=0.6)
-    hint = f"; did you mean '{places[close[0]]}'?" if close else f"; allowed in this section: {', '.join(sorted(here))}"
-    return f"{path}: unknown key{hint}"
+    places = {key: key for key in here}
+    others = {key: f"{section}.{key}" for section, keys in elsewhere.items() for key in keys}
+    for names in (places, others):
+        close = difflib.get_close_matches(leaf, list(names), n=1, cutoff=0.6)
+        if close:
+            return f"{path}: unknown key; did you mean '{names[close[0]]}'?"
+    return f"{path}: unknown key; allowed in this section: {', '.join(sorted(places))}"

@@ -41,7 +41,7 @@ class AlgorithmConfig(Section):
     use_kl_in_reward: bool = Field(
         default=False,
         description="Subtract a KL term against the reference from the reward.",
-        json_schema_extra={"default_text": "`true` if `kl_penalty` or `kl_ctrl` is written, else `false`"},
+        json_schema_extra={"default_text": "`true` if `kl_ctrl.kl_coef` > 0 and `use_kl_loss` is not written"},
     )
     kl_penalty: KLName = Field(
         default="kl", description="Estimator in the reward: `kl` (k1), `abs`, `mse` (k2), `low_var_kl` (k3)."

@@ -99,7 +99,7 @@ def pool_values(
         values.pop("ref", None)
     elif without_ref:
         findings.errors.append(
-            f"resource_pool.ref is {values['ref']!r} but a KL term reads the reference model; "
+            f"resource_pool.ref is {values.pop('ref')!r} but a KL term reads the reference model; "
             f"write {SHARED} to share its processes, or a number"
         )
     else:

@@ -1,0 +1,112 @@
+"""The tables of docs/configuration.md, from the schema: ``python -m mindllm.config.document``."""
+
+from collections.abc import Iterable, Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from mindllm.config.actor import GRPO_ONLY_ACTOR_KEYS, ROLE_KEYS, ActorConfig
+from mindllm.config.architecture import ArchitectureKeys
+from mindllm.config.base import Section
+from mindllm.config.compat import (
+    ACCEPTED,
+    ACCEPTED_ALGORITHM,
+    ACCEPTED_KL_CTRL,
+    ONE_VALUE,
+    ONE_VALUE_ALGORITHM,
+    REFUSED,
+    REFUSED_VALUES,
+    OneValue,
+)
+from mindllm.config.sections import AlgorithmConfig, KLControl, ResourcePool, RewardConfig, RewardFunction
+from mindllm.config.training import TrainingConfig
+
+
+def keys_tables() -> str:
+    """Return Markdown with every key of every section: honoured, accepted, refused."""
+    actor = ActorConfig.model_fields
+    trained = [key for key in actor if key not in ROLE_KEYS | GRPO_ONLY_ACTOR_KEYS | {"model_keys"}]
+    grpo = [key for key in actor if key in GRPO_ONLY_ACTOR_KEYS]
+    tables = [
+        ("### `training`", _keys(TrainingConfig)),
+        ("### Every role: `actor_rollout_ref.actor_rollout`, `actor_rollout_ref.ref`", _keys(ActorConfig, ROLE_KEYS)),
+        ("### `actor_rollout_ref.actor_rollout`: training", _keys(ActorConfig, trained)),
+        ("### `actor_rollout_ref.actor_rollout`: GRPO and generation", _keys(ActorConfig, grpo)),
+        ("### `algorithm`", _keys(AlgorithmConfig, leave_out={"kl_ctrl"}) + _keys(KLControl, prefix="kl_ctrl.")),
+        ("### `reward`", _keys(RewardConfig) + _keys(RewardFunction, prefix="functions[].")),
+        ("### `resource_pool`", _keys(ResourcePool)),
+        ("### Model files: `configs/rlxf/model/<name>.yaml`", _keys(ArchitectureKeys)),
+    ]
+    honoured = [f"{title}\n\n{_HEAD}{''.join(rows)}" for title, rows in tables]
+    return "\n".join([*honoured, _accepted_table(), _refused_table()])
+
+
+_HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
+
+
+def _keys(
+    section: type[Section], only: Iterable[str] | None = None, leave_out: Iterable[str] = (), prefix: str = ""
+) -> list[str]:
+    chosen = set(section.model_fields if only is None else only) - set(leave_out)
+    return [
+        f"| `{prefix}{key}` | {_type_text(field.annotation)} | {_default_text(field)} | {field.description} |\n"
+        for key, field in section.model_fields.items()
+        if key in chosen
+    ]
+
+
+def _default_text(field: FieldInfo) -> str:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, Mapping) else {}
+    if "default_text" in extra:
+        return str(extra["default_text"])
+    if field.default is PydanticUndefined:
+        return "required"
+    if field.default is None:
+        return "unset"
+    value = str(field.default).lower() if isinstance(field.default, bool) else field.default
+    return f"`{value}`"
+
+
+_TYPE_NAMES = {int: "int", float: "number", bool: "true/false", str: "text", list: "list", dict: "mapping"}
+
+
+def _type_text(annotation: Any) -> str:
+    """Return ``int``, ``true/false``, the allowed words, ...; the schema's own wrappers say nothing to a reader."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type_text(arguments[0])
+    if origin is Literal:
+        return " ".join(f"`{str(word).lower() if isinstance(word, bool) else word}`" for word in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(_type_text(part) for part in arguments if part is not NoneType)
+    return _TYPE_NAMES.get(origin or annotation, "mapping")
+
+
+def _accepted_table() -> str:
+    rows = [f"| `{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED.items()]
+    rows += [f"| `algorithm.{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED_ALGORITHM.items()]
+    rows += [f"| `algorithm.kl_ctrl.{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED_KL_CTRL.items()]
+    rows += _one_value_rows("", ONE_VALUE) + _one_value_rows("algorithm.", ONE_VALUE_ALGORITHM)
+    return (
+        "### Accepted without effect\n\nNamed once in the log.\n\n"
+        f"| key | value | what happens instead |\n|---|---|---|\n{''.join(rows)}"
+    )
+
+
+def _one_value_rows(prefix: str, rules: Mapping[str, OneValue]) -> list[str]:
+    return [
+        f"| `{prefix}{key}` | only `{str(rule.value).lower()}` | {rule.meaning}; else: {rule.otherwise} |\n"
+        for key, rule in rules.items()
+    ]
+
+
+def _refused_table() -> str:
+    rows = [f"| `{key}` | {reason} |\n" for key, reason in REFUSED.items()]
+    rows += [f"| `{key}: {value}` | {reason} |\n" for (key, value), reason in REFUSED_VALUES.items()]
+    return f"### Refused\n\n| key | reason and what to write |\n|---|---|\n{''.join(rows)}"
+
+
+if __name__ == "__main__":
+    print(keys_tables(), end="")

@@ -1,0 +1,105 @@
+"""The training door: fast help, one sentence per mistake, exit status 2."""
+
+import importlib.util
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mindllm.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def door():
+    spec = importlib.util.spec_from_file_location("posttrain_gpt", ROOT / "posttrain_gpt.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def rooms(monkeypatch):
+    """Stand-ins for the rooms behind the door, which record what was called."""
+    calls = []
+    preflight = SimpleNamespace(check=lambda config: calls.append("check"))
+    stages = SimpleNamespace(run=lambda config: calls.append("run") or 0)
+    monkeypatch.setitem(sys.modules, "mindllm.preflight", preflight)
+    monkeypatch.setitem(sys.modules, "mindllm.stages", stages)
+    import mindllm
+
+    monkeypatch.setattr(mindllm, "preflight", preflight, raising=False)
+    monkeypatch.setattr(mindllm, "stages", stages, raising=False)
+    return SimpleNamespace(calls=calls, preflight=preflight, stages=stages)
+
+
+def test_help_answers_fast_and_lists_stages_configs_and_keys():
+    start = time.monotonic()
+    shown = subprocess.run([sys.executable, "posttrain_gpt.py", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert time.monotonic() - start < 2
+    assert shown.returncode == 0
+    for word in ("ray_grpo", "sft", "grpo_trainer_quickstart", "training.train_iters", "--check", "--cfg"):
+        assert word in shown.stdout
+
+
+def test_help_imports_neither_torch_nor_ray_nor_hydra():
+    code = (
+        "import sys\nfrom posttrain_gpt import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'megatron', 'transformers')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
+
+
+def test_cfg_prints_the_resolved_configuration_and_launches_nothing(door, rooms, capsys):
+    assert door.main(["--config-name", "grpo_trainer_quickstart", "--cfg", "training.seed=7"]) == 0
+    assert "seed: 7" in capsys.readouterr().out and rooms.calls == []
+
+
+def test_check_runs_the_checks_and_launches_nothing(door, rooms, capsys):
+    assert door.main(["training.seed=7", "--check", "--config-name", "grpo_trainer_quickstart"]) == 0
+    assert rooms.calls == ["check"] and "ok" in capsys.readouterr().out
+
+
+def test_a_run_is_checked_first_and_returns_the_stages_status(door, rooms):
+    rooms.stages.run = lambda config: rooms.calls.append("run") or 5
+    assert door.main(["--config-name", "sft_trainer_quickstart"]) == 5
+    assert rooms.calls == ["check", "run"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["--config-name", "gone"], "config 'gone' is not in"),
+        (["--config-name", "sft_trainer_quickstart", "training.sed=1"], "did you mean 'seed'"),
+        ([], "--config-name"),
+        (["--config-name", "sft_trainer_quickstart", "--chekc"], "--chekc"),
+        (["--config-name", "sft_trainer_quickstart", "--cfg", "--check"], "not allowed with"),
+    ],
+)
+def test_a_mistake_is_one_sentence_on_stderr_and_status_2(door, rooms, capsys, arguments, fragment):
+    assert door.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and fragment in captured.err and captured.out == ""
+    assert "Traceback" not in captured.err and rooms.calls == []
+
+
+def test_a_mistake_found_by_the_checks_stops_the_run(door, rooms, capsys):
+    def refuse(config):
+        raise UserError("first\nsecond")
+
+    rooms.preflight.check = refuse
+    assert door.main(["--config-name", "sft_trainer_quickstart"]) == 2
+    assert capsys.readouterr().err == "error: first\nerror: second\n" and rooms.calls == []
+
+
+def test_an_interrupt_is_status_130(door, rooms):
+    def interrupt(config):
+        raise KeyboardInterrupt
+
+    rooms.stages.run = interrupt
+    assert door.main(["--config-name", "sft_trainer_quickstart"]) == 130
