@@ -7,6 +7,7 @@ import yaml
 from mindllm.config.actor import GRPO_ONLY_ACTOR_KEYS
 from mindllm.config.roles import RoleConfig
 from mindllm.config.schema import RunConfig
+from mindllm.config.sections import RewardConfig
 from mindllm.config.training import GRPO_ONLY_TRAINING_KEYS
 
 
@@ -35,7 +36,7 @@ def _grpo_sections(config: RunConfig) -> dict[str, Any]:
         **_model_names(config),
         "training": config.training.model_dump(exclude_none=True),
         "actor_rollout_ref": roles,
-        "reward": config.reward.model_dump(exclude_none=True),
+        "reward": _reward_keys(config.reward),
         "algorithm": algorithm,
         "resource_pool": pool,
     }
@@ -49,6 +50,15 @@ def _sft_sections(config: RunConfig) -> dict[str, Any]:
         "actor_rollout_ref": {"actor_rollout": actor},
         "resource_pool": {"actor_rollout": config.resource_pool.actor_rollout},
     }
+
+
+def _reward_keys(reward: RewardConfig) -> dict[str, Any]:
+    """An argument of a user's function may be null and mean it, so only our own unset key is left out."""
+    keys = reward.model_dump()
+    for function in keys["functions"]:
+        if function["path"] is None:
+            del function["path"]
+    return keys
 
 
 def _role_keys(role: RoleConfig) -> dict[str, Any]:

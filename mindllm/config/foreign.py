@@ -88,7 +88,8 @@ def unknown_key(path: str, here: Iterable[str], elsewhere: Mapping[str, Iterable
     places = {key: key for key in here}
     others = {key: f"{section}.{key}" for section, keys in elsewhere.items() for key in keys}
     for names in (places, others):
-        close = difflib.get_close_matches(leaf, list(names), n=1, cutoff=0.6)
+        begun = [name for name in names if len(leaf) > 3 and name.startswith(leaf)]
+        close = difflib.get_close_matches(leaf, list(names), n=1, cutoff=0.6) or begun
         if close:
             return f"{path}: unknown key; did you mean '{names[close[0]]}'?"
     return f"{path}: unknown key; allowed in this section: {', '.join(sorted(places))}"

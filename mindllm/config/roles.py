@@ -45,7 +45,9 @@ class RoleConfig(Section):
     )
     tokenizer_type: Literal["PretrainedFromHF"] = Field(default="PretrainedFromHF", description="Kind of tokenizer.")
     tokenizer_name_or_path: str | None = Field(
-        default=None, description="Hugging Face tokenizer directory; unset reads the `hf/` folder of `load`."
+        default=None,
+        min_length=1,
+        description="Hugging Face tokenizer directory; unset reads the `hf/` folder of `load`.",
     )
     tensor_model_parallel_size: Int = Field(default=1, ge=1, description="TP: ranks that share each layer.")
     pipeline_model_parallel_size: Int = Field(default=1, ge=1, description="PP: ranks that share the stack of layers.")

@@ -44,12 +44,14 @@ class TrainingConfig(Section):
     )
     keep_last_n: Int | None = Field(default=None, ge=1, description="Checkpoints to keep; unset keeps all.")
     export_hf: str | None = Field(
-        default=None, description="Directory for a Hugging Face export of the final actor; unset exports nothing."
+        default=None,
+        min_length=1,
+        description="Directory for a Hugging Face export of the final actor; unset exports nothing.",
     )
     eval_interval: Int | None = Field(
         default=None, ge=1, description="Iterations between held-out evaluations; unset never evaluates."
     )
-    eval_data_path: str | None = Field(default=None, description="Prefix of the held-out indexed data.")
+    eval_data_path: str | None = Field(default=None, min_length=1, description="Prefix of the held-out indexed data.")
     eval_n_samples_per_prompt: Int = Field(default=1, ge=1, description="Responses sampled per held-out prompt.")
     log_interval: Int = Field(default=1, ge=1, description="Iterations between progress lines.")
     sample_dump_interval: Int = Field(

@@ -84,6 +84,7 @@ def test_an_unknown_key_of_a_reward_function_is_refused(grpo):
         (f"{ACTOR}.top_k", -2, "at least -1"),
         (f"{ACTOR}.lr_decay_style", "cosin", "did you mean 'cosine'"),
         (f"{ACTOR}.load", "", "is empty"),
+        ("training.export_hf", "", "is empty"),
         (f"{ACTOR}.data_path", "1,a,2,b", "a blend is not available"),
         (f"{ACTOR}.tokenizer_type", "Llama2Tokenizer", "PretrainedFromHF"),
         (f"{ACTOR}.attention_dropout", 0.1, "at most 0"),

@@ -44,7 +44,10 @@ def test_a_shipped_configuration_saves_before_it_ends(name):
         ("grpo_trainer_quickstart", ["algorithm.kl_ctrl.kl_coef=0.05", "algorithm.kl_penalty=abs"]),
         ("grpo_trainer_quickstart", [*KL, "ref.tensor_model_parallel_size=1", "ref.bf16=true"]),
         ("grpo_trainer_quickstart", ["training.clip_ratio_low=0.1", "training.clip_ratio_c=3", "training.lr=1e-7"]),
-        ("grpo_trainer_quickstart", ["reward.functions=[{name:f,path:a/b.py,args:{k:1}}]", "training.top_k=0"]),
+        (
+            "grpo_trainer_quickstart",
+            ["reward.functions=[{name:f,path:a/b.py,args:{k:1,none:null}}]", "training.top_k=0"],
+        ),
     ],
 )
 def test_a_resolved_configuration_reloads_to_the_same_configuration(tmp_path, name, overrides):
