@@ -47,7 +47,7 @@ class RoleConfig(Section):
     tokenizer_name_or_path: str | None = Field(
         default=None,
         min_length=1,
-        description="Hugging Face tokenizer directory; unset reads the `hf/` folder of `load`.",
+        description="Hugging Face tokenizer directory; unset: the `hf/` folder of `load`.",
     )
     tensor_model_parallel_size: Int = Field(default=1, ge=1, description="TP: ranks that share each layer.")
     pipeline_model_parallel_size: Int = Field(default=1, ge=1, description="PP: ranks that share the stack of layers.")

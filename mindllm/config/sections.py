@@ -69,7 +69,7 @@ class RewardFunction(Section):
     name: str = Field(min_length=1, description="A built-in reward, or the function's name in the file at `path`.")
     weight: Float = Field(default=1.0, description="Factor of this reward in the sum.")
     path: str | None = Field(
-        default=None, min_length=1, description="Python file that defines the function; unset: a built-in."
+        default=None, min_length=1, description="Python file with the function; unset: a built-in."
     )
     args: dict[str, Any] = Field(default={}, description="Keyword arguments passed to the function.")
 

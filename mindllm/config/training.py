@@ -46,7 +46,7 @@ class TrainingConfig(Section):
     export_hf: str | None = Field(
         default=None,
         min_length=1,
-        description="Directory for a Hugging Face export of the final actor; unset exports nothing.",
+        description="Directory for a Hugging Face export of the final model; unset: none.",
     )
     eval_interval: Int | None = Field(
         default=None, ge=1, description="Iterations between held-out evaluations; unset never evaluates."
