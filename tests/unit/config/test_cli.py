@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mindllm.errors import UserError
+from mindllm.errors import UserError, WorkerError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -26,8 +26,8 @@ def door():
 def rooms(monkeypatch):
     """Stand-ins for the rooms behind the door, which record what was called."""
     calls = []
-    preflight = SimpleNamespace(check=lambda config: calls.append("check"))
-    stages = SimpleNamespace(run=lambda config: calls.append("run") or 0)
+    preflight = SimpleNamespace(check=lambda config: calls.append("check") or ["data", "tokenizer"])
+    stages = SimpleNamespace(run=lambda config: calls.append("run"))
     monkeypatch.setitem(sys.modules, "mindllm.preflight", preflight)
     monkeypatch.setitem(sys.modules, "mindllm.stages", stages)
     import mindllm
@@ -62,12 +62,11 @@ def test_cfg_prints_the_resolved_configuration_and_launches_nothing(door, rooms,
 
 def test_check_runs_the_checks_and_launches_nothing(door, rooms, capsys):
     assert door.main(["training.seed=7", "--check", "--config-name", "grpo_trainer_quickstart"]) == 0
-    assert rooms.calls == ["check"] and "ok" in capsys.readouterr().out
+    assert rooms.calls == ["check"] and capsys.readouterr().out == "ok: data\nok: tokenizer\n"
 
 
-def test_a_run_is_checked_first_and_returns_the_stages_status(door, rooms):
-    rooms.stages.run = lambda config: rooms.calls.append("run") or 5
-    assert door.main(["--config-name", "sft_trainer_quickstart"]) == 5
+def test_a_run_is_checked_first(door, rooms):
+    assert door.main(["--config-name", "sft_trainer_quickstart"]) == 0
     assert rooms.calls == ["check", "run"]
 
 
@@ -95,6 +94,15 @@ def test_a_mistake_found_by_the_checks_stops_the_run(door, rooms, capsys):
     rooms.preflight.check = refuse
     assert door.main(["--config-name", "sft_trainer_quickstart"]) == 2
     assert capsys.readouterr().err == "error: first\nerror: second\n" and rooms.calls == []
+
+
+def test_a_failed_worker_is_status_1_with_its_own_report(door, rooms, capsys):
+    def fail(config):
+        raise WorkerError("actor_rollout rank 1: ZeroDivisionError")
+
+    rooms.stages.run = fail
+    assert door.main(["--config-name", "sft_trainer_quickstart"]) == 1
+    assert capsys.readouterr().err == "error: actor_rollout rank 1: ZeroDivisionError\n"
 
 
 def test_an_interrupt_is_status_130(door, rooms):
