@@ -17,8 +17,7 @@ from mindllm.checkpoint.info import (
 )
 from mindllm.checkpoint.staging import committed_directory
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture, Weight, family_of, load_architecture
-from mindllm.models.families.weights import EMBEDDING
+from mindllm.models.families import Architecture, family_of, load_architecture
 
 _ITERATION = 1  # of a converted model
 _SLACK_BYTES = 64 * 2**20  # headers, tokenizer files
@@ -49,34 +48,30 @@ def convert_hf_to_mcore(
     ``report`` receives the plan and the result, a line at a time. Raises UserError; then nothing is at ``save_dir``.
     """
     from mindllm.checkpoint import hf_to_mcore
+    from mindllm.checkpoint.recipe import make_recipe, name_of
     from mindllm.checkpoint.safetensors_io import SafetensorsReader
-    from mindllm.checkpoint.tensor_checks import dtype_of, name_of
     from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter
 
     architecture = load_architecture(load_dir)
     _check_family(architecture, family, load_dir)
     check_layout(architecture, tensor_parallel_size, pipeline_parallel_size)
-    rows = -(-architecture.vocab_size // make_vocab_size_divisible_by) * make_vocab_size_divisible_by
-    weights = _weights_by_layer(architecture)
-    dtype = dtype_of(params_dtype)
+    num_vocab_rows = -(-architecture.vocab_size // make_vocab_size_divisible_by) * make_vocab_size_divisible_by
+    recipe = make_recipe(architecture, num_vocab_rows, params_dtype)
     with SafetensorsReader(load_dir) as reader:
-        hf_to_mcore.check_source(reader, weights, architecture)
-        num_bytes = hf_to_mcore.stored_bytes(reader, weights, rows, dtype)
-        largest = max(info.num_bytes for info in reader.infos.values())
-        stored_dtype = name_of(dtype or reader.infos[EMBEDDING.hf[0]].dtype)
-        report(_plan(architecture, stored_dtype, load_dir, save_dir, num_bytes, largest))
-        with committed_directory(Path(save_dir), num_bytes + _SLACK_BYTES) as staged:
+        hf_to_mcore.check_source(reader, recipe)
+        sizes = hf_to_mcore.stored_bytes(reader, recipe)
+        dtype = name_of(hf_to_mcore.stored_dtype(reader, recipe))
+        report(_plan(architecture, dtype, load_dir, save_dir, sizes))
+        with committed_directory(Path(save_dir), sum(sizes) + _SLACK_BYTES) as staged:
             directory = iteration_dir(staged, _ITERATION)
             directory.mkdir()
-            writer = TorchDistWriter(directory)
-            try:
-                hf_to_mcore.write(reader, writer, weights, architecture, rows, dtype)
+            with TorchDistWriter(directory) as writer:
+                hf_to_mcore.write(reader, writer, recipe)
                 writer.finish(_ITERATION)
-            finally:
-                writer.close()
             if verify:
-                hf_to_mcore.verify(reader, TorchDistReader(directory), weights, architecture, rows, dtype)
-            copy_hf_files(load_dir, directory / "hf", stored_dtype)
+                with TorchDistReader(directory) as result:
+                    hf_to_mcore.verify(reader, result, recipe)
+            copy_hf_files(load_dir, directory / "hf", dtype)
             provenance = {
                 "converted_from": str(Path(load_dir).resolve()),
                 "mindllm": __version__,
@@ -84,7 +79,7 @@ def convert_hf_to_mcore(
                 "target_pipeline_parallel_size": pipeline_parallel_size,
             }
             write_checkpoint_info(
-                directory, architecture, padded_vocab_size=rows, dtype=stored_dtype, provenance=provenance
+                directory, architecture, padded_vocab_size=num_vocab_rows, dtype=dtype, provenance=provenance
             )
             (staged / TRACKER_NAME).write_text(f"{_ITERATION}\n", encoding="utf-8")
     report(f"wrote {save_dir}" + (", read back and equal" if verify else ""))
@@ -108,35 +103,30 @@ def convert_mcore_to_hf(
     most ``max_shard_bytes``, unless one tensor is larger. Raises UserError; then nothing is at ``save_dir``.
     """
     from mindllm.checkpoint import mcore_to_hf
+    from mindllm.checkpoint.recipe import make_recipe, name_of
     from mindllm.checkpoint.safetensors_io import SafetensorsReader, SafetensorsWriter
-    from mindllm.checkpoint.tensor_checks import dtype_of, name_of
     from mindllm.checkpoint.torch_dist import TorchDistReader
 
     source = latest_iteration_dir(load_dir) if iteration is None else iteration_dir(load_dir, iteration)
     if not source.is_dir():
         raise UserError(f"{load_dir} has no iteration {iteration} ({source.name})")
     info = read_checkpoint_info(source)
-    architecture = info.architecture
-    _check_family(architecture, family, source)
-    weights = _weights_by_layer(architecture)
-    dtype = dtype_of(params_dtype)
-    reader = TorchDistReader(source)
-    try:
-        mcore_to_hf.check_source(reader, weights, architecture)
-        planned = mcore_to_hf.planned_tensors(reader, weights, dtype)
-        sizes = [kind.itemsize * _numel(shape) for _, kind, shape in planned]
-        stored_dtype = name_of(dtype or reader.dtype(EMBEDDING.mcore))
-        report(_plan(architecture, stored_dtype, source, save_dir, sum(sizes), max(sizes)))
+    _check_family(info.architecture, family, source)
+    recipe = make_recipe(info.architecture, info.padded_vocab_size, params_dtype)
+    with TorchDistReader(source) as reader:
+        mcore_to_hf.check_source(reader, recipe)
+        planned = mcore_to_hf.planned_tensors(reader, recipe)
+        sizes = [tensor.num_bytes for tensor in planned]
+        dtype = name_of(mcore_to_hf.stored_dtype(reader, recipe))
+        report(_plan(info.architecture, dtype, source, save_dir, sizes))
         with committed_directory(Path(save_dir), sum(sizes) + _SLACK_BYTES) as staged:
             writer = SafetensorsWriter(staged, planned, max_shard_bytes)
-            mcore_to_hf.write(reader, writer, weights, architecture, dtype)
+            mcore_to_hf.write(reader, writer, recipe)
             writer.finish()
             if verify:
                 with SafetensorsReader(staged) as result:
-                    mcore_to_hf.verify(reader, result, weights, architecture, dtype)
-            copy_hf_files(info.hf_dir, staged, stored_dtype)
-    finally:
-        reader.close()
+                    mcore_to_hf.verify(reader, result, recipe)
+            copy_hf_files(info.hf_dir, staged, dtype)
     report(f"wrote {save_dir}" + (", read back and equal" if verify else ""))
     return Path(save_dir)
 
@@ -171,24 +161,9 @@ def _check_family(architecture: Architecture, family: str | None, directory: str
         raise UserError(f"{directory} holds a model of family '{architecture.family}', not '{family}'")
 
 
-def _weights_by_layer(architecture: Architecture) -> Sequence[Weight]:
-    """Return the model's weights layer by layer, as sources store them, the ones outside the layers last."""
-    weights = family_of(architecture.family).weights(architecture)
-    return sorted(weights, key=lambda weight: architecture.num_layers if weight.layer is None else weight.layer)
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _plan(
-    architecture: Architecture, dtype: str, source: str | Path, target: str | Path, num_bytes: int, largest: int
-) -> str:
-    """Say what is about to happen; memory is for the parts of one tensor, the whole, and a copy."""
+def _plan(architecture: Architecture, dtype: str, source: str | Path, target: str | Path, sizes: Sequence[int]) -> str:
+    """Say what is about to happen; memory is for the parts of the largest tensor, the whole, and a copy."""
     return (
-        f"plan: {architecture.family}, {architecture.num_layers} layers, {dtype}, {num_bytes / 2**20:,.1f} MiB "
-        f"from {source} to {target}; about {(3 * largest) / 2**20 + 400:,.0f} MiB of memory"
+        f"plan: {architecture.family}, {architecture.num_layers} layers, {dtype}, {sum(sizes) / 2**20:,.1f} MiB "
+        f"from {source} to {target}; about {3 * max(sizes) / 2**20 + 400:,.0f} MiB of memory"
     )

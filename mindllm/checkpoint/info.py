@@ -145,7 +145,6 @@ def copy_hf_files(source: str | Path, target: str | Path, dtype: str | None = No
 def _restate_dtype(path: Path, dtype: str) -> None:
     """Set the dtype that a ``config.json`` states, under the name (old or new) that it uses."""
     config = json.loads(path.read_text(encoding="utf-8"))
-    config["torch_dtype" if "torch_dtype" in config and "dtype" not in config else "dtype"] = dtype
-    if "torch_dtype" in config:
-        config["torch_dtype"] = dtype
+    for name in [name for name in ("dtype", "torch_dtype") if name in config] or ["dtype"]:
+        config[name] = dtype
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -7,11 +7,11 @@ the raw data. Offsets count from the end of the header.
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import torch
 
@@ -44,6 +44,20 @@ class TensorInfo:
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """A tensor that will be written."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of its data."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class SafetensorsReader:
@@ -94,7 +108,7 @@ class SafetensorsReader:
             self._file, self._open_path = info.path.open("rb", buffering=0), info.path
         buffer = torch.empty(info.num_bytes, dtype=torch.uint8)
         self._file.seek(info.offset)
-        view, done = memoryview(buffer.numpy()), 0
+        view, done = buffer.numpy().data, 0
         while done < info.num_bytes:
             count = self._file.readinto(view[done:])  # type: ignore[attr-defined]  # raw files have it
             if not count:
@@ -108,7 +122,7 @@ class SafetensorsReader:
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> "SafetensorsReader":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -185,21 +199,16 @@ def _other_formats(directory: str | Path) -> str:
 
 
 class SafetensorsWriter:
-    """Writes tensors, in any order, into shards whose layout is fixed beforehand by names, dtypes and shapes.
+    """Writes tensors, in any order, into shards whose layout is fixed beforehand.
 
-    ``tensors`` are (name, dtype, shape) in the order in which they fill the shards; a shard holds at most
-    ``max_shard_bytes`` unless one tensor alone is larger. Files are named as Hugging Face names them.
+    ``tensors`` are in the order in which they fill the shards; a shard holds at most ``max_shard_bytes`` unless one
+    tensor alone is larger. Files are named as Hugging Face names them.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]],
-        max_shard_bytes: int,
-    ) -> None:
+    def __init__(self, directory: Path, tensors: Sequence[PlannedTensor], max_shard_bytes: int) -> None:
         self.directory = directory
         self._infos: dict[str, TensorInfo] = {}
-        shards = _plan_shards(list(tensors), max_shard_bytes)
+        shards = _plan_shards(tensors, max_shard_bytes)
         for number, shard in enumerate(shards, start=1):
             name = SINGLE_NAME if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
             self._infos.update(_write_header(directory / name, shard))
@@ -213,7 +222,7 @@ class SafetensorsWriter:
             raise ValueError(f"{name} was not planned as {tensor.dtype} {tuple(tensor.shape)}, or is already written")
         with info.path.open("r+b", buffering=0) as file:
             file.seek(info.offset)
-            view, done = memoryview(tensor.reshape(-1).view(torch.uint8).numpy()), 0
+            view, done = tensor.reshape(-1).view(torch.uint8).numpy().data, 0
             while done < info.num_bytes:
                 done += file.write(view[done:])
         self._pending.remove(name)
@@ -229,40 +238,37 @@ class SafetensorsWriter:
             (self.directory / INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-_Planned = tuple[str, torch.dtype, tuple[int, ...]]
-
-
-def _plan_shards(tensors: Sequence[_Planned], max_shard_bytes: int) -> list[list[_Planned]]:
+def _plan_shards(tensors: Sequence[PlannedTensor], max_shard_bytes: int) -> list[list[PlannedTensor]]:
     """Fill shards in order, starting a new one where the next tensor would exceed the limit."""
-    shards: list[list[_Planned]] = [[]]
+    shards: list[list[PlannedTensor]] = [[]]
     used = 0
-    for name, dtype, shape in tensors:
-        num_bytes = math.prod(shape) * dtype.itemsize
-        if shards[-1] and used + num_bytes > max_shard_bytes:
+    for tensor in tensors:
+        if shards[-1] and used + tensor.num_bytes > max_shard_bytes:
             shards.append([])
             used = 0
-        shards[-1].append((name, dtype, shape))
-        used += num_bytes
+        shards[-1].append(tensor)
+        used += tensor.num_bytes
     return shards
 
 
-def _write_header(path: Path, shard: Sequence[_Planned]) -> dict[str, TensorInfo]:
+def _write_header(path: Path, shard: Sequence[PlannedTensor]) -> dict[str, TensorInfo]:
     """Create ``path`` with its header and full length, and return where each tensor goes."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    # Wide types first, so that every tensor starts at a multiple of its element size.
-    places: dict[str, tuple[torch.dtype, tuple[int, ...], int, int]] = {}
+    begins: dict[str, int] = {}
     end = 0
-    for name, dtype, shape in sorted(shard, key=lambda item: -item[1].itemsize):
-        begin, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-        places[name] = (dtype, shape, begin, end - begin)
+    # Wide types first, so that every tensor starts at a multiple of its element size.
+    for tensor in sorted(shard, key=lambda tensor: -tensor.dtype.itemsize):
+        begins[tensor.name], end = end, end + tensor.num_bytes
+        offsets = [begins[tensor.name], end]
+        header[tensor.name] = {
+            "dtype": _DTYPE_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": offsets,
+        }
     raw = json.dumps(header, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
     start = 8 + len(raw)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(raw)) + raw)
         file.truncate(start + end)
-    return {
-        name: TensorInfo(path, dtype, shape, start + begin, num_bytes)
-        for name, (dtype, shape, begin, num_bytes) in places.items()
-    }
+    return {t.name: TensorInfo(path, t.dtype, t.shape, start + begins[t.name], t.num_bytes) for t in shard}

@@ -5,12 +5,14 @@ per layer and read one layer at a time, so memory stays at one layer's tensor. m
 ``dist_checkpointing.load`` reads what is written here at any layout, and whatever chunks it saved are read here.
 """
 
+import io
 import json
 import math
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
+from typing import IO, Self, cast
 
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -87,8 +89,12 @@ class TorchDistWriter:
         torch.save({"iteration": iteration}, self.directory / "common.pt")
         (self.directory / "metadata.json").write_text(json.dumps(_BACKEND), encoding="utf-8")
 
-    def close(self) -> None:
-        """Close the data file (again, or after a failure)."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
 
@@ -103,7 +109,7 @@ class TorchDistReader:
         self.directory = directory
         self._metadata = read_metadata(directory)
         self._places: dict[MetadataIndex, _StorageInfo] = self._metadata.storage_data or {}
-        self._file: BinaryIO | None = None
+        self._file: io.BufferedReader | None = None
         self._check_files()
         entries = self._metadata.state_dict_metadata.items()
         self._tensors = {key: entry for key, entry in entries if isinstance(entry, TensorStorageMetadata)}
@@ -173,8 +179,9 @@ class TorchDistReader:
         if self._file is None or self._file.name != str(path):
             self.close()
             self._file = path.open("rb")
+        view = cast(IO[bytes], _create_file_view(self._file, place.offset, place.length))
         try:
-            data = torch.load(_create_file_view(self._file, place.offset, place.length), "cpu", weights_only=True)
+            data = torch.load(view, "cpu", weights_only=True)
         except Exception as error:  # a damaged zip or a refused pickle; both are reported as what they are: bad input
             raise UserError(f"{path} is damaged at tensor {key}: {str(error).splitlines()[0]}") from None
         if not isinstance(data, torch.Tensor) or data.shape != chunk.sizes or data.dtype != self.dtype(key):
@@ -186,6 +193,14 @@ class TorchDistReader:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def _intersection(

@@ -54,6 +54,10 @@ class Family:
     qkv_bias: bool = False
     qk_layernorm: bool = False
 
+    def hf_name(self, mcore: str) -> str:
+        """Return the Hugging Face name of the unstacked, unfused tensor that megatron-core calls ``mcore``."""
+        return next(rule.hf[0] for rule in self.rules if rule.mcore == mcore)
+
     def weights(self, architecture: Architecture) -> Iterator[Weight]:
         """Yield every weight of a model of this family with its names and shapes on both sides."""
         return expand(self.rules, architecture)
@@ -67,6 +71,7 @@ class Family:
         self._check_fields(config, source)
         values = {**self.defaults, **{key: value for key, value in config.items() if value is not None}}
         sizes = {key: _positive_int(values, key, source) for key in _REQUIRED_SIZES}
+        _refuse_sliding_window(values, source)
         heads, hidden = sizes["num_attention_heads"], sizes["hidden_size"]
         values.setdefault("num_key_value_heads", heads)
         if values.get("head_dim") is None:
@@ -116,16 +121,15 @@ class Family:
         for key, allowed in self.fixed.items():
             if config.get(key) is not None and config[key] != allowed:
                 raise UserError(f"{source}: {key} is {config[key]!r}; family '{self.name}' supports {allowed!r} only")
-        _refuse_sliding_window(config, self.defaults, source)
 
 
-def _refuse_sliding_window(config: Mapping[str, Any], defaults: Mapping[str, Any], source: str) -> None:
+def _refuse_sliding_window(values: Mapping[str, Any], source: str) -> None:
     """Refuse configs in which some layer attends to a window only."""
-    layer_types = set(config.get("layer_types") or ()) - {"full_attention"}
+    layer_types = set(values.get("layer_types") or ()) - {"full_attention"}
     if layer_types:
         raise UserError(f"{source}: layer_types has {sorted(layer_types)}; only 'full_attention' is supported")
-    first = config.get("max_window_layers", defaults.get("max_window_layers", 0))
-    if config.get("use_sliding_window") and config.get("sliding_window") and first < config.get("num_hidden_layers", 0):
+    first = values.get("max_window_layers", 0)
+    if values.get("use_sliding_window") and values.get("sliding_window") and first < values["num_hidden_layers"]:
         raise UserError(f"{source}: use_sliding_window is true for layers from {first} on; it is not supported")
 
 

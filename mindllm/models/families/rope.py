@@ -17,20 +17,28 @@ def parse_rope(config: Mapping[str, Any], default_theta: float, source: str) -> 
     ``rope_parameters``). Raises UserError, naming the field, for scaling types other than ``default`` and ``llama3``
     and for a rotary embedding of a part of the head.
     """
-    old, new = config.get("rope_scaling"), config.get("rope_parameters")
-    if old and new and dict(old) != dict(new):
+    old, new = (_flat(config, name, source) for name in ("rope_scaling", "rope_parameters"))
+    if old and new and {**new, **old} != new:
         raise UserError(f"{source}: rope_scaling {old} and rope_parameters {new} disagree; keep one of them")
-    name = "rope_parameters" if new else "rope_scaling"
-    fields = new or old or {}
-    if not isinstance(fields, Mapping) or any(isinstance(value, Mapping) for value in fields.values()):
-        raise UserError(f"{source}: {name} is {fields!r}; one flat set of rope parameters is supported")
+    name, fields = ("rope_parameters", new) if new else ("rope_scaling", old)
     if (fields.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) != 1.0:
         raise UserError(f"{source}: partial_rotary_factor other than 1.0 is not supported")
 
-    bases = {float(value) for value in (fields.get("rope_theta"), config.get("rope_theta")) if value is not None}
+    bases = {value for value in (fields.get("rope_theta"), config.get("rope_theta")) if value is not None}
     if len(bases) > 1:
         raise UserError(f"{source}: rope_theta is {config['rope_theta']} but {name}.rope_theta {fields['rope_theta']}")
-    return (bases.pop() if bases else default_theta), _parse_scaling(fields, name, source)
+    base = bases.pop() if bases else default_theta
+    if not isinstance(base, int | float) or base <= 0:
+        raise UserError(f"{source}: rope_theta is {base!r}; a positive number is needed")
+    return float(base), _parse_scaling(fields, name, source)
+
+
+def _flat(config: Mapping[str, Any], name: str, source: str) -> Mapping[str, Any]:
+    """Return the rope parameters under ``name`` (empty when absent), refusing a set per kind of layer."""
+    fields = config.get(name) or {}
+    if not isinstance(fields, Mapping) or any(isinstance(value, Mapping) for value in fields.values()):
+        raise UserError(f"{source}: {name} is {fields!r}; one flat set of rope parameters is supported")
+    return fields
 
 
 def _parse_scaling(fields: Mapping[str, Any], name: str, source: str) -> Llama3RopeScaling | None:
