@@ -1,15 +1,13 @@
-"""Compose a configuration's files with hydra, put the command line on top, and hand over to the schema."""
+"""Compose a configuration's files with hydra, put the command line on top, and hand over to the schema.
+
+Hydra is imported where it is used: workers receive the schema's classes and have nothing to compose.
+"""
 
 import warnings
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import ConfigCompositionException, HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from mindllm.config.build import build_config
 from mindllm.config.catalog import config_names, near_names, shipped_config_dir
@@ -52,6 +50,12 @@ def _locate(config_name: str, config_dir: str | None) -> tuple[Path, str]:
 
 def _composed(directory: Path, name: str, choices: list[str]) -> dict[str, Any]:
     """Run hydra over the defaults list; interpolations stay as written."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import ConfigCompositionException, HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     shipped = f"hydra.searchpath=['file://{shipped_config_dir()}']"
     GlobalHydra.instance().clear()
     try:
@@ -72,6 +76,9 @@ def _composed(directory: Path, name: str, choices: list[str]) -> dict[str, Any]:
 
 
 def _resolved(raw: dict[str, Any]) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(raw), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -80,7 +87,7 @@ def _resolved(raw: dict[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in resolved.items()}
 
 
-def _composition_sentence(error: ConfigCompositionException, directory: Path) -> str:
+def _composition_sentence(error: Exception, directory: Path) -> str:
     missing = getattr(error, "missing_cfg_file", None)
     if missing is None:
         return _one_line(error)

@@ -4,8 +4,6 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 
 from mindllm.config.layers import ACTOR, REF, TRAINING_KEYS
 from mindllm.errors import UserError
@@ -57,6 +55,9 @@ def _canonical(key: str) -> list[str]:
 
 def _value(text: str) -> Any:
     """Read a value as hydra does; what hydra takes for a sweep or cannot read is YAML or plain text."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
     try:
         parsed = OverridesParser.create().parse_override(f"key={text}")
         if not parsed.is_sweep_override():

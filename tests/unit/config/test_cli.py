@@ -1,9 +1,9 @@
 """The training door: fast help, one sentence per mistake, exit status 2."""
 
 import importlib.util
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,9 +38,11 @@ def rooms(monkeypatch):
 
 
 def test_help_answers_fast_and_lists_stages_configs_and_keys():
-    start = time.monotonic()
+    start = os.times()
     shown = subprocess.run([sys.executable, "posttrain_gpt.py", "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert time.monotonic() - start < 2
+    end = os.times()
+    # CPU seconds, so that a busy machine does not count.
+    assert end.children_user + end.children_system - start.children_user - start.children_system < 1.5
     assert shown.returncode == 0
     for word in ("ray_grpo", "sft", "grpo_trainer_quickstart", "training.train_iters", "--check", "--cfg"):
         assert word in shown.stdout
@@ -50,7 +52,7 @@ def test_help_imports_neither_torch_nor_ray_nor_hydra():
     code = (
         "import sys\nfrom posttrain_gpt import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'megatron', 'transformers')))"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'megatron', 'transformers', 'hydra')))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
 
