@@ -14,10 +14,27 @@ _SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_
 
 
 def _model_state(chunks: list[Any]) -> dict[str, Any]:
-    """Sharded tensors by chunk; their keys carry global layer numbers, so the chunk's own name does not matter."""
+    """Sharded tensors by chunk; their keys carry global layer numbers, so the chunk's own name does not matter.
+
+    Extra states hold fp8 statistics of Transformer Engine: this toolkit computes in bf16 and fp32, and a converted
+    checkpoint has none.
+    """
     return {
-        f"model{number}": unwrap(chunk).sharded_state_dict(metadata=_SHARDING) for number, chunk in enumerate(chunks)
+        f"model{number}": {
+            key: value
+            for key, value in unwrap(chunk).sharded_state_dict(metadata=_SHARDING).items()
+            if not key.endswith("_extra_state")
+        }
+        for number, chunk in enumerate(chunks)
     }
+
+
+def _fill(chunks: list[Any], loaded: dict[str, Any]) -> None:
+    for number, chunk in enumerate(chunks):
+        result = unwrap(chunk).load_state_dict(loaded[f"model{number}"], strict=False)
+        missing = [key for key in result.missing_keys if not key.endswith("_extra_state")]
+        if missing or result.unexpected_keys:
+            raise RuntimeError(f"checkpoint lacks {missing} and has unknown {result.unexpected_keys}")
 
 
 def _chunks_in_one(state: dict[str, Any], num_chunks: int) -> dict[str, Any]:
@@ -28,8 +45,7 @@ def _chunks_in_one(state: dict[str, Any], num_chunks: int) -> dict[str, Any]:
 def load_model(chunks: list[Any], directory: Path) -> None:
     """Fill ``chunks`` from the torch_dist checkpoint in ``directory``, which any layout may have written."""
     loaded = dist_checkpointing.load(_model_state(chunks), str(directory))
-    for number, chunk in enumerate(chunks):
-        unwrap(chunk).load_state_dict(loaded[f"model{number}"])
+    _fill(chunks, loaded)
 
 
 def save_training_state(trainer: Trainer, directory: Path) -> None:
@@ -48,7 +64,6 @@ def load_training_state(trainer: Trainer, directory: Path) -> None:
     )
     state = {**model, "optimizer": optimizer, "scheduler": trainer.scheduler.state_dict()}
     loaded = dist_checkpointing.load(state, str(directory))
-    for number, chunk in enumerate(trainer.chunks):
-        unwrap(chunk).load_state_dict(loaded[f"model{number}"])
+    _fill(trainer.chunks, loaded)
     trainer.optimizer.load_state_dict(loaded["optimizer"])
     trainer.scheduler.load_state_dict(loaded["scheduler"])

@@ -9,7 +9,7 @@ from mindllm.data import load_tokenizer, stop_token_ids
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture
 from mindllm.preflight.data import check_instructions, check_prompts
-from mindllm.preflight.machine import check_executor, check_memory, check_writable
+from mindllm.preflight.machine import check_executor, check_export, check_memory, check_writable
 
 
 def check(config: RunConfig) -> list[str]:
@@ -45,6 +45,8 @@ def check(config: RunConfig) -> list[str]:
     check_memory(config, info)
     check_writable(Path(training.run_dir), "training.run_dir")
     check_writable(Path(actor.save), "actor_rollout.save")
+    if training.export_hf is not None:
+        check_export(Path(training.export_hf), Path(training.run_dir))
     passed.append(f"run directory: {training.run_dir}")
     return passed
 

@@ -48,10 +48,7 @@ def check_prompts(config: RunConfig, info: CheckpointInfo) -> list[str]:
 
 
 def _prefixes(config: RunConfig) -> list[tuple[str, str]]:
-    blend = config.actor.data_blend
-    if len(blend) > 1:
-        raise UserError("data_path: a blend of data sets is not read; preprocess its inputs into one prefix")
-    found = [("data_path", blend[0][1])]
+    found = [("data_path", config.actor.data_path)]
     if config.training.eval_data_path is not None:
         found.append(("training.eval_data_path", config.training.eval_data_path))
     return found

@@ -53,3 +53,11 @@ def check_writable(directory: Path, key: str) -> None:
         raise UserError(f"{key}: {existing} is a file, not a directory")
     if not os.access(existing, os.W_OK):
         raise UserError(f"{key}: {existing} is not writable")
+
+
+def check_export(directory: Path, run_dir: Path) -> None:
+    """The export would overwrite nothing but what this run itself exported. Raises UserError."""
+    check_writable(directory, "training.export_hf")
+    has_checkpoints = any((run_dir / "checkpoints").glob("iter_*.json"))
+    if directory.exists() and not has_checkpoints:
+        raise UserError(f"training.export_hf: {directory} exists already and this run did not write it")

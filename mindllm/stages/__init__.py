@@ -9,11 +9,12 @@ STAGES = {"sft": "mindllm.stages.sft", "ray_grpo": "mindllm.stages.grpo"}
 """Stage name -> module with a ``run(config)`` function."""
 
 
-def run(config: RunConfig) -> None:
-    """Run the configured stage to its end.
+def run(config: RunConfig) -> int:
+    """Run the configured stage to its end and return the exit status, 0.
 
     Raises:
         UserError: something the user can fix. WorkerError: a rank failed.
     """
     stage: Callable[[RunConfig], None] = import_module(STAGES[config.training.stage]).run
     stage(config)
+    return 0

@@ -1,7 +1,6 @@
 """What every stage needs around its loop: log, processes, checkpoints and resume."""
 
 import math
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +18,7 @@ from mindllm.checkpoint.run_state import RunState, Saved
 from mindllm.config import RunConfig, resolved_yaml
 from mindllm.data import ResumableSampler
 from mindllm.errors import UserError
+from mindllm.models.builder import padded_vocab_size
 from mindllm.observe import RunLog, Timings
 from mindllm.workers.actor_rollout import ActorRollout, UpdateResult
 from mindllm.workers.cluster import Cluster
@@ -65,8 +65,10 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.cluster.__exit__(kind, error, trace)
-        self.log.close("finished" if kind is None else "failed")
+        try:
+            self.cluster.__exit__(kind, error, trace)
+        finally:
+            self.log.close("finished" if kind is None else "failed")
 
     @property
     def completed(self) -> int:
@@ -118,21 +120,36 @@ class Session:
     def _save(self, iteration: int, actor: ActorRollout) -> None:
         def write_actor(directory: Path) -> None:
             actor.save(directory)
-            info = read_checkpoint_info(self._source)
-            copy_hf_files(info.hf_dir, directory / "hf")
-            provenance = {"source": str(self._source), "stage": self.training.stage, "mindllm": __version__}
-            write_checkpoint_info(directory, info.architecture, provenance=provenance)
+            self._describe_actor(directory)
 
         state: dict[str, Any] = {"sampler": self.sampler.state_dict(), "skipped_in_a_row": self._skipped_in_a_row}
         self._state.save(iteration, state, {"actor": write_actor})
 
+    def _describe_actor(self, directory: Path) -> None:
+        """Put beside the tensors what makes the directory a checkpoint of its own."""
+        settings, info = self.config.actor, read_checkpoint_info(self._source)
+        dtype = "bfloat16" if settings.bf16 else "float32"
+        copy_hf_files(info.hf_dir, directory / "hf", dtype)
+        write_checkpoint_info(
+            directory,
+            info.architecture,
+            padded_vocab_size=padded_vocab_size(
+                info.vocab_size, settings.make_vocab_size_divisible_by, settings.tensor_model_parallel_size
+            ),
+            dtype=dtype,
+            provenance={"source": str(self._source), "stage": self.training.stage, "mindllm": __version__},
+        )
+
     def export(self) -> None:
-        """Write the final actor as a Hugging Face model where ``training.export_hf`` asks for it."""
-        if self.training.export_hf is None:
+        """Write the final actor as a Hugging Face model where ``training.export_hf`` asks for it.
+
+        What lies there already was exported by an earlier process of this run: preflight refuses anything else.
+        """
+        if self.training.export_hf is None or Path(self.training.export_hf).exists():
             return
-        target = Path(self.training.export_hf)
-        shutil.rmtree(target, ignore_errors=True)
-        convert_mcore_to_hf(Path(self.config.actor.save), target, iteration=self.training.train_iters)
+        convert_mcore_to_hf(
+            Path(self.config.actor.save), Path(self.training.export_hf), iteration=self.training.train_iters
+        )
 
 
 def steps_per_iteration(config: RunConfig) -> int:
