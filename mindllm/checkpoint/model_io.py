@@ -1,4 +1,7 @@
-"""Model and optimizer of a running job, to and from torch_dist directories at any layout."""
+"""Model and optimizer of a running job, to and from torch_dist directories at any layout.
+
+Every load first reads ``.metadata`` through the allow-list: megatron's own reader unpickles it unguarded.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +10,7 @@ import mindllm.device  # noqa: F401  prepares the process for megatron-core
 
 from megatron.core import dist_checkpointing
 
+from mindllm.checkpoint.metadata_pickle import read_metadata
 from mindllm.parallel.optimizer import Trainer
 from mindllm.parallel.schedule import unwrap
 
@@ -44,6 +48,7 @@ def _chunks_in_one(state: dict[str, Any], num_chunks: int) -> dict[str, Any]:
 
 def load_model(chunks: list[Any], directory: Path) -> None:
     """Fill ``chunks`` from the torch_dist checkpoint in ``directory``, which any layout may have written."""
+    read_metadata(directory)
     loaded = dist_checkpointing.load(_model_state(chunks), str(directory))
     _fill(chunks, loaded)
 
@@ -52,7 +57,7 @@ def save_training_state(trainer: Trainer, directory: Path) -> None:
     """Write model, optimizer and schedule into the existing, empty ``directory`` (collective)."""
     model = _model_state(trainer.chunks)
     optimizer = trainer.optimizer.sharded_state_dict(_chunks_in_one(model, len(trainer.chunks)), metadata=_SHARDING)
-    state = {**model, "optimizer": optimizer, "scheduler": trainer.scheduler.state_dict()}
+    state = {**model, "optimizer": optimizer, "steps_done": trainer.steps_done}
     dist_checkpointing.save(state, str(directory))
 
 
@@ -62,8 +67,9 @@ def load_training_state(trainer: Trainer, directory: Path) -> None:
     optimizer = trainer.optimizer.sharded_state_dict(
         _chunks_in_one(model, len(trainer.chunks)), is_loading=True, metadata=_SHARDING
     )
-    state = {**model, "optimizer": optimizer, "scheduler": trainer.scheduler.state_dict()}
+    state = {**model, "optimizer": optimizer, "steps_done": trainer.steps_done}
+    read_metadata(directory)
     loaded = dist_checkpointing.load(state, str(directory))
     _fill(trainer.chunks, loaded)
     trainer.optimizer.load_state_dict(loaded["optimizer"])
-    trainer.scheduler.load_state_dict(loaded["scheduler"])
+    trainer.resume_schedule(loaded["steps_done"])

@@ -8,7 +8,7 @@ from mindllm.config.base import CommaList, Float, Int, Section
 
 Stage = Literal["sft", "ray_grpo"]
 STAGE_ALIASES = {"grpo": "ray_grpo"}
-Tracker = Literal["jsonl", "tensorboard"]
+Tracker = Literal["jsonl", "tensorboard", "wandb"]
 
 GRPO_ONLY_TRAINING_KEYS = frozenset({"eval_n_samples_per_prompt", "sample_dump_interval"})
 
@@ -60,7 +60,7 @@ class TrainingConfig(Section):
         description="Iterations between dumps of prompts, responses and rewards to `samples/*.jsonl`.",
     )
     trackers: Annotated[list[Tracker], CommaList] = Field(
-        default=["jsonl", "tensorboard"], description="Where metrics go: `jsonl`, `tensorboard`."
+        default=["jsonl", "tensorboard"], description="Where metrics go: `jsonl`, `tensorboard`, `wandb`."
     )
     max_skipped_steps: Int = Field(
         default=3, ge=1, description="Optimizer steps in a row with a non-finite gradient after which the run stops."

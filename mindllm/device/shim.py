@@ -2,8 +2,8 @@
 
 megatron-core addresses "the accelerator" as ``torch.cuda`` even where gloo and CPU tensors would do. Each function
 below redirects one group of names to the CPU; ``install`` applies them all and must run before megatron.core is
-imported, because megatron binds several of the names at import time. Every patched name gets its own function object: torch's
-dynamo tables are keyed by object identity and refuse duplicates.
+imported, because megatron binds several of the names at import time. Every patched name gets its own function object:
+torch's dynamo tables are keyed by object identity and refuse duplicates.
 """
 
 import contextlib

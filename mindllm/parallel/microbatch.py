@@ -28,7 +28,7 @@ class MicroBatch:
 
 
 def make_micro_batch(sequences: Sequences, multiple: int = 1) -> MicroBatch:
-    """Pack ``sequences``; the packed length becomes a positive multiple of ``multiple`` (TP under sequence parallelism).
+    """Pack ``sequences``; the packed length becomes a positive multiple of ``multiple`` (TP where SP is on).
 
     An empty batch becomes one filler segment, so that a rank without sequences still takes part in every collective.
     """

@@ -56,7 +56,7 @@ class Trainer:
         ]
         config.finalize_model_grads_func = _finalize_without_token_count
         self.optimizer = get_megatron_optimizer(_optimizer_config(settings, config), self.chunks)
-        self.clip_grad = settings.clip_grad
+        self.settings = settings
         self.scheduler = OptimizerParamScheduler(
             self.optimizer,
             init_lr=0.0,
@@ -89,11 +89,28 @@ class Trainer:
         if overflow or not math.isfinite(norm):
             return StepResult(norm, lr, skipped=True)
         parameters = self.optimizer.get_parameters()
-        if self.clip_grad > 0 and parameters:
-            clip_grad_by_total_norm_fp32(parameters, max_norm=self.clip_grad, total_norm=norm)
+        if self.settings.clip_grad > 0 and parameters:
+            clip_grad_by_total_norm_fp32(parameters, max_norm=self.settings.clip_grad, total_norm=norm)
         self.optimizer.step_with_ready_grads()
         self.scheduler.step(increment=1)
         return StepResult(norm, lr, skipped=False)
+
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps taken, skipped ones not counted."""
+        return self.scheduler.num_steps
+
+    def resume_schedule(self, steps_done: int) -> None:
+        """Go on after ``steps_done`` steps with this configuration's settings.
+
+        A loaded optimizer state carries the hyperparameters it was saved with; a user who changed them meant to.
+        """
+        for group in self.optimizer.param_groups:
+            group["max_lr"], group["min_lr"] = self.settings.lr, self.settings.min_lr
+            group["betas"] = (self.settings.adam_beta1, self.settings.adam_beta2)
+            group["eps"] = self.settings.adam_eps
+        self.scheduler.num_steps = steps_done
+        self.scheduler.step(increment=0)
 
 
 def _finalize_without_token_count(chunks: list[torch.nn.Module], num_tokens: object = None, **kwargs: object) -> None:

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mindllm.checkpoint import CheckpointInfo, latest_iteration_dir, read_checkpoint_info
+from mindllm.checkpoint.metadata_pickle import read_metadata
 from mindllm.config import RoleConfig, RunConfig, architecture_mismatches
 from mindllm.data import load_tokenizer, stop_token_ids
 from mindllm.errors import UserError
@@ -55,9 +56,10 @@ def _check_role(role: str, config: RoleConfig) -> CheckpointInfo:
     """The role's checkpoint exists, is what the configuration says it is, and can be split as asked."""
     directory = latest_iteration_dir(Path(config.load))
     info = read_checkpoint_info(directory)
-    for name in (".metadata", "common.pt", "metadata.json"):
+    for name in ("common.pt", "metadata.json"):
         if not (directory / name).is_file():
             raise UserError(f"{role}.load: {directory} is not a complete torch_dist checkpoint, {name} is missing")
+    read_metadata(directory)
     mismatches = architecture_mismatches(config.model_keys, asdict(info.architecture))
     if mismatches:
         raise UserError(f"{role}.model: the checkpoint {config.load} is another architecture: {'; '.join(mismatches)}")

@@ -21,6 +21,8 @@ def run(config: RunConfig) -> None:
     prompts = PromptDataset(config.actor.data_path)
     held_out = PromptDataset(training.eval_data_path) if training.eval_data_path else None
     sampler = ResumableSampler(len(prompts), training.global_batch_size, training.seed, not training.no_shuffle)
+    if config.actor.top_k > 0 or config.actor.top_p < 1.0:
+        print("actor_rollout.top_k/top_p: responses are drawn from a cut distribution, ratios use the full softmax's")
     with Session(config, sampler, HEADLINE) as session:
         if not session.is_complete:
             with Rollouts(config) as rollouts:

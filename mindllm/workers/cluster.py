@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from mindllm.checkpoint import read_checkpoint_info
 from mindllm.config import RoleConfig, RunConfig
@@ -12,6 +12,9 @@ from mindllm.workers.group import InlineRanks, Ranks, WorkerGroup
 from mindllm.workers.policy import role_layout
 from mindllm.workers.ref import Ref
 
+if TYPE_CHECKING:
+    from mindllm.workers.ray_ranks import RayCluster
+
 
 class Cluster:
     """The run's processes; leaving the block ends them."""
@@ -19,14 +22,10 @@ class Cluster:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self._ranks: dict[str, Ranks] = {}
-        self._ray = None
+        self._ray: RayCluster | None = None
         self._scratch = tempfile.TemporaryDirectory(prefix="mindllm-")
 
     def __enter__(self) -> Self:
-        if self.config.training.executor == "ray":
-            from mindllm.workers.ray_ranks import RayCluster
-
-            self._ray = RayCluster()
         return self
 
     def __exit__(
@@ -48,18 +47,20 @@ class Cluster:
     def start_ref(self, checkpoint: Path) -> Ref:
         """Load the reference model into the actor's processes, or start its own."""
         config, pool = self.config.ref, self.config.resource_pool
-        shared = pool.ref_shares_actor or self._ray is None
+        shared = pool.ref_shares_actor or self.config.training.executor == "inline"
         ranks = self._ranks["actor_rollout"] if shared else self._start_ranks("ref", config, checkpoint)
         return Ref(WorkerGroup(ranks, "ref", (config, checkpoint)), config)
 
     def _start_ranks(self, name: str, config: RoleConfig, checkpoint: Path) -> Ranks:
         training = self.config.training
         layout = role_layout(config, read_checkpoint_info(checkpoint).architecture.num_layers)
-        if self._ray is None:
+        if training.executor == "inline":
             ranks: Ranks = InlineRanks(layout, Path(self._scratch.name))
         else:
-            from mindllm.workers.ray_ranks import RayRanks
+            # Ray costs a second to import and does not exist for an inline run
+            from mindllm.workers.ray_ranks import RayCluster, RayRanks
 
+            self._ray = self._ray or RayCluster()
             ranks = RayRanks(
                 name,
                 self.config.resource_pool.per_node(name),

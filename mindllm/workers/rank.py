@@ -19,7 +19,9 @@ class RankProcess:
 
     def describe(self) -> dict[str, Any]:
         """Where this process runs: host address, pid, and a port that was free a moment ago."""
-        host = socket.gethostbyname(socket.gethostname())
+        from ray.util import get_node_ip_address  # only Ray asks: an inline rank needs no rendezvous address
+
+        host = get_node_ip_address()
         with socket.socket() as probe:
             probe.bind(("", 0))
             return {"host": host, "pid": os.getpid(), "port": probe.getsockname()[1]}
