@@ -15,8 +15,8 @@ class FinishReason(enum.IntEnum):
     LENGTH = 1
 
 
-PER_SEQUENCE = ("response_lengths", "prompt_index", "sample_index", "finish_reason", "rewards")
-PER_RESPONSE_TOKEN = ("loss_mask", "rollout_logprobs", "old_logprobs", "ref_logprobs", "advantages")
+PER_SEQUENCE = ("response_lengths", "prompt_index", "sample_index", "finish_reason", "rewards", "margins")
+PER_RESPONSE_TOKEN = ("loss_mask", "rollout_logprobs", "old_logprobs", "ref_logprobs", "advantages", "values", "returns")
 
 
 @dataclass
@@ -29,11 +29,12 @@ class Sequences:
         sample_index: int64 number of the response within its group.
         finish_reason: int64 ``FinishReason``.
         rewards: float64 scalar reward.
+        margins: float64 by how much a chosen response should win over the rejected one that follows it.
     Per token:
         tokens: int64 [sum(prompt_lengths + response_lengths)], each sequence's prompt followed by its response.
     Per response token [sum(response_lengths)]:
         loss_mask: bool, tokens that are trained.
-        rollout_logprobs, old_logprobs, ref_logprobs, advantages: float32.
+        rollout_logprobs, old_logprobs, ref_logprobs, advantages, values, returns: float32.
 
     Setting a field of the wrong length raises ValueError.
     """
@@ -45,11 +46,14 @@ class Sequences:
     sample_index: Tensor | None = None
     finish_reason: Tensor | None = None
     rewards: Tensor | None = None
+    margins: Tensor | None = None
     loss_mask: Tensor | None = None
     rollout_logprobs: Tensor | None = None
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
     advantages: Tensor | None = None
+    values: Tensor | None = None
+    returns: Tensor | None = None
 
     def __setattr__(self, name: str, value: Tensor | None) -> None:
         if value is not None and name in PER_SEQUENCE:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mindllm.models.attention import PackedAttention, PackedRotaryEmbedding
 from mindllm.models.families.architecture import Architecture
-from mindllm.models.gpt import ScoringGPTModel
+from mindllm.models.gpt import Head, ScoringGPTModel
 from mindllm.models.norm import RMSNorm
 
 
@@ -95,11 +95,11 @@ def inverse_frequencies(arch: Architecture) -> Tensor:
 
 
 def build_model(
-    arch: Architecture, layout: Layout, dtype: torch.dtype, vocab_divisible_by: int = 1
+    arch: Architecture, layout: Layout, dtype: torch.dtype, vocab_divisible_by: int = 1, head: Head = "lm"
 ) -> list[ScoringGPTModel]:
     """Build this rank's model chunks (one, or one per virtual stage) with fresh weights.
 
-    Model parallel groups must be initialised. Weights are on the current device in ``dtype``.
+    A scalar head makes the embedding untied: its gradients on two pipeline stages must not meet the head. Model parallel groups must be initialised. Weights are on the current device in ``dtype``.
     """
     config = transformer_config(arch, layout, dtype)
     spec = layer_spec(arch.qk_layernorm, RMSNorm, PackedAttention)
@@ -116,11 +116,12 @@ def build_model(
             max_sequence_length=arch.max_position_embeddings,
             pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
             post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
-            share_embeddings_and_output_weights=arch.tie_embeddings,
+            share_embeddings_and_output_weights=arch.tie_embeddings and head == "lm",
             position_embedding_type="rope",
             rotary_base=arch.rotary_base,
             vp_stage=vp_stage,
             rotary=PackedRotaryEmbedding(inverse_frequencies(arch)),
+            head=head,
         )
         chunks.append(chunk.to(current_device()))
     return chunks

@@ -5,7 +5,12 @@ from importlib import import_module
 
 from mindllm.config import RunConfig
 
-STAGES = {"sft": "mindllm.stages.sft", "ray_grpo": "mindllm.stages.grpo"}
+STAGES = {
+    "sft": "mindllm.stages.sft",
+    "orm": "mindllm.stages.orm",
+    "ray_grpo": "mindllm.stages.grpo",
+    "ray_ppo": "mindllm.stages.ppo",
+}
 """Stage name -> module with a ``run(config)`` function."""
 
 

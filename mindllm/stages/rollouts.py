@@ -100,7 +100,7 @@ class Rollouts:
             "eval/response_length/mean": float(batch.response_lengths.double().mean()),
         }
 
-    def dump(self, batch: Sequences, prompts: list[Prompt], scores: RewardResult) -> list[dict[str, Any]]:
+    def dump(self, batch: Sequences, prompts: list[Prompt]) -> list[dict[str, Any]]:
         """What ``samples/*.jsonl`` shows: a row per sequence of the batch."""
         by_index = {prompt.index: prompt for prompt in prompts}
         return [

@@ -1,10 +1,11 @@
 """What every stage needs around its loop: log, processes, checkpoints and resume."""
 
-import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from mindllm import __version__
 from mindllm.checkpoint import (
@@ -15,33 +16,55 @@ from mindllm.checkpoint import (
     write_checkpoint_info,
 )
 from mindllm.checkpoint.run_state import RunState, Saved
-from mindllm.config import RunConfig, resolved_yaml
-from mindllm.data import ResumableSampler
+from mindllm.config import RunConfig, TrainedRoleConfig, resolved_yaml
 from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size
 from mindllm.observe import RunLog, Timings
-from mindllm.workers.actor_rollout import ActorRollout, UpdateResult
 from mindllm.workers.cluster import Cluster
 from mindllm.workers.ref import Ref
+from mindllm.workers.trained import TrainedModel, UpdateResult
+
+Model = TypeVar("Model", bound=TrainedModel)
+Launch = Callable[[Path, int, bool], Model]
+
+
+class Stateful(Protocol):
+    """Something whose state is JSON and part of every checkpoint."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it up again."""
 
 
 class Session:
     """One run from its first iteration, or from where an earlier process stopped, to its last."""
 
-    def __init__(self, config: RunConfig, sampler: ResumableSampler, headline: dict[str, str]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        headline: dict[str, str],
+        trained: dict[str, TrainedRoleConfig],
+        stateful: dict[str, Stateful],
+    ) -> None:
         """
         Args:
             config: of the run.
-            sampler: order of the training data, saved with every checkpoint.
             headline: label -> metric of the progress line.
+            trained: role -> configuration of every model that trains, and so is saved.
+            stateful: name -> what the driver itself must remember: the data order, a controller.
         """
-        self.config, self.training, self.sampler = config, config.training, sampler
+        self.config, self.training = config, config.training
         self.run_dir = Path(self.training.run_dir)
         self.timings = Timings()
         self.cluster = Cluster(config)
-        self._state = RunState(self.run_dir, {"actor": Path(config.actor.save)}, self.training.keep_last_n)
+        self._trained, self._stateful = trained, stateful
+        self._models: dict[str, TrainedModel] = {}
+        directories = {role: Path(settings.save) for role, settings in trained.items()}
+        self._state = RunState(self.run_dir, directories, self.training.keep_last_n)
         self._resumed: Saved | None = self._state.latest()
-        self._skipped_in_a_row = 0
+        self._skipped_in_a_row: Counter[str] = Counter()
         self.log = RunLog(
             self.run_dir,
             self.training.trackers,
@@ -56,8 +79,9 @@ class Session:
             print(f"{key}: {what}", flush=True)
         self.log.truncate_after(self.completed)
         if self._resumed is not None:
-            self.sampler.load_state_dict(self._resumed.state["sampler"])
-            self._skipped_in_a_row = self._resumed.state["skipped_in_a_row"]
+            for name, owner in self._stateful.items():
+                owner.load_state_dict(self._resumed.state[name])
+            self._skipped_in_a_row.update(self._resumed.state["skipped_in_a_row"])
             print(f"resuming after iteration {self.completed} of {self.training.train_iters}", flush=True)
         self.cluster.__enter__()
         return self
@@ -80,12 +104,20 @@ class Session:
         """Whether an earlier process finished this run."""
         return self.completed >= self.training.train_iters
 
-    def start_actor(self, steps_per_iteration: int) -> ActorRollout:
-        """Start the actor from the resumed checkpoint, or from ``actor.load``."""
-        self._source = latest_iteration_dir(Path(self.config.actor.load))
-        checkpoint = self._resumed.roles["actor"] if self._resumed is not None else self._source
-        total_steps = steps_per_iteration * self.training.train_iters
-        return self.cluster.start_actor(checkpoint, total_steps, resume=self._resumed is not None)
+    def source(self, role: str) -> Path:
+        """Iteration directory a trained role begins with: the resumed one, or the latest of its ``load``."""
+        if self._resumed is not None:
+            return self._resumed.roles[role]
+        return latest_iteration_dir(Path(self._trained[role].load))
+
+    def start(self, role: str, launch: Launch[Model], total_steps: int) -> Model:
+        """Start a trained role by ``launch(checkpoint, total_steps, resume)``; it will be saved.
+
+        ``total_steps``: optimizer steps of the whole run.
+        """
+        model = launch(self.source(role), total_steps, self._resumed is not None)
+        self._models[role] = model
+        return model
 
     def start_ref(self) -> Ref | None:
         """Start the reference model where a KL term needs one."""
@@ -93,51 +125,52 @@ class Session:
             return None
         return self.cluster.start_ref(latest_iteration_dir(Path(self.config.ref.load)))
 
-    def iterations(self, actor: ActorRollout) -> Iterator[int]:
+    def iterations(self) -> Iterator[int]:
         """Numbers of the iterations still to do; a checkpoint is saved after each that is due, and after the last."""
         for iteration in range(self.completed + 1, self.training.train_iters + 1):
             yield iteration
-            if iteration % self.training.save_interval == 0 or iteration == self.training.train_iters:
-                self._save(iteration, actor)
+            if self.is_due(self.training.save_interval, iteration):
+                self._save(iteration)
 
     def is_due(self, interval: int | None, iteration: int) -> bool:
         """Whether something done every ``interval`` iterations, and at the end, is due now."""
         return interval is not None and (iteration % interval == 0 or iteration == self.training.train_iters)
 
-    def record_step(self, result: UpdateResult) -> None:
-        """Keep count of skipped optimizer steps.
+    def record_step(self, role: str, result: UpdateResult) -> None:
+        """Keep count of a role's skipped optimizer steps.
 
         Raises:
             UserError: too many in a row had a gradient that was not finite.
         """
-        self._skipped_in_a_row = self._skipped_in_a_row + 1 if result.skipped else 0
-        if self._skipped_in_a_row >= self.training.max_skipped_steps:
+        self._skipped_in_a_row[role] = self._skipped_in_a_row[role] + 1 if result.skipped else 0
+        skipped = self._skipped_in_a_row[role]
+        if skipped >= self.training.max_skipped_steps:
             raise UserError(
-                f"training.max_skipped_steps: {self._skipped_in_a_row} optimizer steps in a row had a gradient norm of "
-                f"{result.grad_norm} and were skipped; lower actor_rollout.lr or look at the samples in {self.run_dir}"
+                f"training.max_skipped_steps: {skipped} optimizer steps of the {role} in a row had a gradient norm of "
+                f"{result.grad_norm} and were skipped; lower its lr or look at the samples in {self.run_dir}"
             )
 
-    def _save(self, iteration: int, actor: ActorRollout) -> None:
-        def write_actor(directory: Path) -> None:
-            actor.save(directory)
-            self._describe_actor(directory)
+    def _save(self, iteration: int) -> None:
+        state = {name: owner.state_dict() for name, owner in self._stateful.items()}
+        state["skipped_in_a_row"] = dict(self._skipped_in_a_row)
+        self._state.save(iteration, state, {role: partial(self._write_role, role) for role in self._models})
 
-        state: dict[str, Any] = {"sampler": self.sampler.state_dict(), "skipped_in_a_row": self._skipped_in_a_row}
-        self._state.save(iteration, state, {"actor": write_actor})
-
-    def _describe_actor(self, directory: Path) -> None:
-        """Put beside the tensors what makes the directory a checkpoint of its own."""
-        settings, info = self.config.actor, read_checkpoint_info(self._source)
+    def _write_role(self, role: str, directory: Path) -> None:
+        """Fill a role's directory: training state, and what makes it a checkpoint of its own."""
+        self._models[role].save(directory)
+        settings = self._trained[role]
+        info = read_checkpoint_info(latest_iteration_dir(Path(settings.load)))
         dtype = "bfloat16" if settings.bf16 else "float32"
         copy_hf_files(info.hf_dir, directory / "hf", dtype)
         write_checkpoint_info(
             directory,
             info.architecture,
+            head=info.head,
             padded_vocab_size=padded_vocab_size(
                 info.vocab_size, settings.make_vocab_size_divisible_by, settings.tensor_model_parallel_size
             ),
             dtype=dtype,
-            provenance={"source": str(self._source), "stage": self.training.stage, "mindllm": __version__},
+            provenance={"source": str(settings.load), "stage": self.training.stage, "mindllm": __version__},
         )
 
     def export(self) -> None:
@@ -152,19 +185,15 @@ class Session:
         )
 
 
-def steps_per_iteration(config: RunConfig) -> int:
-    """Optimizer steps of one GRPO iteration in which no sequence was dropped."""
-    sequences = config.training.global_batch_size * config.actor.n_samples_per_prompt
-    mini_batch = config.actor.ppo_mini_batch_size or sequences
-    return config.actor.ppo_epochs * math.ceil(sequences / mini_batch)
-
-
 def mean_metrics(results: list[UpdateResult], prefix: str) -> dict[str, float]:
     """Means over optimizer steps, under ``prefix``; names that end in ``_max`` keep the largest."""
     metrics = {}
     for name in results[0].metrics:
         values = [result.metrics[name] for result in results]
         metrics[f"{prefix}/{name}"] = max(values) if name.endswith("_max") else sum(values) / len(values)
+    if "pg_loss" in results[0].metrics:
+        # The mean of a policy loss on whitened advantages is near 0 whatever happens; its size is not.
+        metrics[f"{prefix}/pg_loss_abs"] = sum(abs(result.metrics["pg_loss"]) for result in results) / len(results)
     norms = [result.grad_norm for result in results]
     metrics[f"{prefix}/grad_norm"] = sum(norms) / len(norms)
     metrics[f"{prefix}/lr"] = results[-1].lr

@@ -18,15 +18,15 @@ def run(config: RunConfig) -> None:
     examples = InstructionDataset(config.actor.data_path)
     held_out = InstructionDataset(training.eval_data_path) if training.eval_data_path else None
     sampler = ResumableSampler(len(examples), training.global_batch_size, training.seed, not training.no_shuffle)
-    with Session(config, sampler, HEADLINE) as session:
+    with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}) as session:
         if not session.is_complete:
-            actor = session.start_actor(steps_per_iteration=1)
-            for iteration in session.iterations(actor):
+            actor = session.start("actor", session.cluster.start_actor, total_steps=training.train_iters)
+            for iteration in session.iterations():
                 with session.timings.measure("iteration"):
                     batch = to_sequences(examples, sampler.next_indices())
                     with session.timings.measure("update"):
                         result = actor.update(batch, SftObjective(int(batch.loss_mask.sum())))
-                    session.record_step(result)
+                    session.record_step("actor", result)
                     metrics = mean_metrics([result], "sft")
                     if held_out is not None and session.is_due(training.eval_interval, iteration):
                         with session.timings.measure("eval"):

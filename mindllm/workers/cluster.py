@@ -3,14 +3,16 @@
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mindllm.checkpoint import read_checkpoint_info
 from mindllm.config import RoleConfig, RunConfig
 from mindllm.workers.actor_rollout import ActorRollout
+from mindllm.workers.critic import Critic
 from mindllm.workers.group import InlineRanks, Ranks, WorkerGroup
-from mindllm.workers.policy import role_layout
+from mindllm.workers.model import role_layout
 from mindllm.workers.ref import Ref
+from mindllm.workers.reward import Reward, TrainedReward
 
 if TYPE_CHECKING:
     from mindllm.workers.ray_ranks import RayCluster
@@ -38,20 +40,44 @@ class Cluster:
         self._scratch.cleanup()
 
     def start_actor(self, checkpoint: Path, total_steps: int, resume: bool) -> ActorRollout:
-        """Start the actor's processes and load it; see ``ActorRolloutWorker``."""
+        """Start the actor's processes and load it; see ``TrainedWorker``."""
         config = self.config.actor
-        ranks = self._start_ranks("actor_rollout", config, checkpoint)
-        arguments = (config, checkpoint, total_steps, resume)
-        return ActorRollout(WorkerGroup(ranks, "actor_rollout", arguments), config)
+        return ActorRollout(self._group("actor_rollout", config, checkpoint, total_steps, resume), config)
+
+    def start_critic(self, checkpoint: Path, total_steps: int, resume: bool) -> Critic:
+        """Start the critic; see ``TrainedWorker``."""
+        config = self.config.critic
+        return Critic(self._group("critic", config, checkpoint, total_steps, resume), config)
+
+    def start_trained_reward(self, checkpoint: Path, total_steps: int, resume: bool) -> TrainedReward:
+        """Start a reward model that trains, in the actor's place; see ``TrainedWorker``."""
+        config = self.config.actor
+        ranks = self._ranks_of("actor_rollout", config, checkpoint)
+        group = WorkerGroup(ranks, "trained_reward", (config, checkpoint, total_steps, resume))
+        return TrainedReward(group, config)
 
     def start_ref(self, checkpoint: Path) -> Ref:
-        """Load the reference model into the actor's processes, or start its own."""
-        config, pool = self.config.ref, self.config.resource_pool
-        shared = pool.ref_shares_actor or self.config.training.executor == "inline"
-        ranks = self._ranks["actor_rollout"] if shared else self._start_ranks("ref", config, checkpoint)
-        return Ref(WorkerGroup(ranks, "ref", (config, checkpoint)), config)
+        """Start the reference model."""
+        config = self.config.ref
+        return Ref(self._group("ref", config, checkpoint), config)
 
-    def _start_ranks(self, name: str, config: RoleConfig, checkpoint: Path) -> Ranks:
+    def start_reward(self, checkpoint: Path) -> Reward:
+        """Start the reward model."""
+        config = self.config.reward_model
+        return Reward(self._group("reward", config, checkpoint), config)
+
+    def _group(self, role: str, config: RoleConfig, checkpoint: Path, *arguments: Any) -> WorkerGroup:
+        return WorkerGroup(self._ranks_of(role, config, checkpoint), role, (config, checkpoint, *arguments))
+
+    def _ranks_of(self, role: str, config: RoleConfig, checkpoint: Path) -> Ranks:
+        """The role's processes: those of the role it shares with, or its own; inline there is but one."""
+        inline = self.config.training.executor == "inline"
+        owner = "inline" if inline else self.config.resource_pool.owner(role)
+        if owner not in self._ranks:
+            self._start_ranks(owner, config, checkpoint)
+        return self._ranks[owner]
+
+    def _start_ranks(self, name: str, config: RoleConfig, checkpoint: Path) -> None:
         training = self.config.training
         layout = role_layout(config, read_checkpoint_info(checkpoint).architecture.num_layers)
         if training.executor == "inline":
@@ -71,4 +97,3 @@ class Cluster:
                 call_timeout_s=training.worker_timeout_s,
             )
         self._ranks[name] = ranks
-        return ranks

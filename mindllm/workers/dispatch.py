@@ -38,20 +38,30 @@ class BatchLimits:
 class Scatter:
     """A division of ``sequences`` over replicas and micro-batches that can be undone on the results."""
 
-    def __init__(self, sequences: Sequences, limits: BatchLimits) -> None:
+    def __init__(self, sequences: Sequences, limits: BatchLimits, unit: int = 1) -> None:
+        """``unit``: that many neighbours (a preference pair: 2) stay together in one micro-batch."""
         plan = plan_micro_batches(
-            sequences.lengths.tolist(), limits.data_parallel, limits.max_tokens, limits.max_sequences, limits.multiple
+            sequences.lengths.view(-1, unit).sum(1).tolist(),
+            limits.data_parallel,
+            limits.max_tokens,
+            limits.max_sequences and max(1, limits.max_sequences // unit),
+            limits.multiple,
         )
-        self._order = torch.tensor([index for rank in plan for members in rank for index in members])
-        self._lengths = sequences.response_lengths
+        members = [[[unit * i + k for i in bins for k in range(unit)] for bins in rank] for rank in plan]
+        self._order = torch.tensor([index for rank in members for bins in rank for index in bins])
         self.shares = [
-            Share(sequences.select([i for members in rank for i in members]), [len(members) for members in rank])
-            for rank in plan
+            Share(sequences.select([index for bins in rank for index in bins]), [len(bins) for bins in rank])
+            for rank in members
         ]
 
-    def gather_tokens(self, parts: list[Tensor]) -> Tensor:
-        """Per-response-token values of every replica [its response tokens] -> [all], in the original order."""
-        pieces = torch.cat(parts).split(self._lengths[self._order].tolist())
+    def gather(self, parts: list[Tensor], lengths: Tensor) -> Tensor:
+        """Values of every replica, end to end, back in the original order.
+
+        Args:
+            parts: one tensor per replica: for each of its sequences as many values as ``lengths`` says.
+            lengths: [n] int64, in the original order.
+        """
+        pieces = torch.cat(parts).split(lengths[self._order].tolist())
         restored: list[Tensor] = [torch.empty(0)] * len(pieces)
         for index, piece in zip(self._order.tolist(), pieces, strict=True):
             restored[index] = piece

@@ -1,5 +1,8 @@
 """Worker groups: processes of one layout, the roles in them, and the two executors that run them."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,14 +32,15 @@ class InlineRanks:
 
     def __init__(self, layout: Layout, scratch: Path) -> None:
         """``scratch``: an existing directory for the rendezvous file."""
-        self._rank = RankProcess()
+        self._rank, self._lock = RankProcess(), threading.Lock()
         store = scratch / "rendezvous"
         store.unlink(missing_ok=True)
         self.coordinates = [self._rank.join(layout, 0, 1, f"file://{store}", 0)]
 
     def run(self, method: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
-        """See ``Ranks``; exceptions pass through as they are."""
-        return [getattr(self._rank, method)(*arguments[0])]
+        """See ``Ranks``; exceptions pass through as they are. Concurrent callers take turns."""
+        with self._lock:
+            return [getattr(self._rank, method)(*arguments[0])]
 
     def close(self) -> None:
         """Leave the process group."""
@@ -64,3 +68,17 @@ class WorkerGroup:
     def call_all(self, method: str, *common: Any) -> None:
         """The same call on every rank, for its effect."""
         self._ranks.run("call", [(self.role, method, common)] * len(self._ranks.coordinates))
+
+
+def concurrently(*tasks: Callable[[], Any]) -> list[Any]:
+    """Run calls on different worker groups side by side; groups that share ranks take turns there.
+
+    Returns:
+        The results in the order of ``tasks``.
+
+    Raises:
+        Exception: that of the first task, in their order, that failed; the others have ended by then.
+    """
+    with ThreadPoolExecutor(max_workers=len(tasks)) as pool:
+        futures = [pool.submit(task) for task in tasks]
+    return [future.result() for future in futures]

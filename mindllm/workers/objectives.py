@@ -1,25 +1,31 @@
 """What an update minimises: small picklable descriptions that a rank turns into the loss of one micro-batch."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from mindllm.algorithms import kl_loss, policy_loss, sft_loss
+from mindllm.algorithms import bradley_terry_loss, kl_loss, policy_loss, sft_loss, value_loss
 from mindllm.algorithms.aggregation import masked_sum
 from mindllm.parallel.logprobs import vocab_parallel_logprobs
-from mindllm.parallel.microbatch import MicroBatch
+from mindllm.parallel.microbatch import MicroBatch, Rows
 
 
 class Objective(Protocol):
-    """A loss over response tokens; its denominators were counted over the whole optimizer step by the driver."""
+    """A loss; its denominators were counted over the whole optimizer step by the driver.
 
-    def loss(self, batch: MicroBatch, logits: Tensor, vocab_size: int) -> tuple[Tensor, dict[str, Tensor]]:
+    rows: what the model's head reads. unit: how many neighbouring sequences must share a micro-batch.
+    """
+
+    rows: ClassVar[Rows]
+    unit: ClassVar[int]
+
+    def loss(self, batch: MicroBatch, output: Tensor, vocab_size: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of one micro-batch and its metrics: sums over tokens, and maxima under names that end in ``_max``.
 
         Args:
             batch: packed sequences with the per-token fields the objective reads, on the device.
-            logits: [response tokens, padded vocabulary / tp].
+            output: [rows, padded vocabulary / tp] logits of a language model, or [rows] of a scalar head.
             vocab_size: true vocabulary size.
         """
 
@@ -29,10 +35,12 @@ class SftObjective:
     """Maximum likelihood of the trained tokens. ``num_tokens``: trained tokens of the optimizer step."""
 
     num_tokens: int
+    rows: ClassVar[Rows] = "actions"
+    unit: ClassVar[int] = 1
 
-    def loss(self, batch: MicroBatch, logits: Tensor, vocab_size: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: MicroBatch, output: Tensor, vocab_size: int) -> tuple[Tensor, dict[str, Tensor]]:
         """See ``Objective``."""
-        logprobs, _ = vocab_parallel_logprobs(logits, batch.targets, vocab_size)
+        logprobs, _ = vocab_parallel_logprobs(output, batch.targets, vocab_size)
         loss = sft_loss(logprobs, batch.sequences.loss_mask, self.num_tokens)
         return loss, {"loss": loss.detach()}
 
@@ -52,12 +60,14 @@ class PolicyObjective:
     entropy_coeff: float
     kl_coef: float
     kl_kind: str
+    rows: ClassVar[Rows] = "actions"
+    unit: ClassVar[int] = 1
 
-    def loss(self, batch: MicroBatch, logits: Tensor, vocab_size: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: MicroBatch, output: Tensor, vocab_size: int) -> tuple[Tensor, dict[str, Tensor]]:
         """See ``Objective``."""
         fields = batch.sequences
         mask = fields.loss_mask
-        logprobs, entropy = vocab_parallel_logprobs(logits, batch.targets, vocab_size, self.temperature)
+        logprobs, entropy = vocab_parallel_logprobs(output, batch.targets, vocab_size, self.temperature)
         policy = policy_loss(
             logprobs,
             fields.old_logprobs,
@@ -86,3 +96,46 @@ class PolicyObjective:
             sums["kl_loss"] = kl.loss.detach()
             sums["kl_clamped"] = kl.clamped_sum / self.num_tokens
         return total, sums
+
+
+@dataclass(frozen=True)
+class ValueObjective:
+    """Clipped squared error of the critic. num_tokens: trained tokens of the optimizer step."""
+
+    num_tokens: int
+    clip_range: float
+    rows: ClassVar[Rows] = "actions"
+    unit: ClassVar[int] = 1
+
+    def loss(self, batch: MicroBatch, output: Tensor, vocab_size: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """See ``Objective``."""
+        fields = batch.sequences
+        result = value_loss(
+            output.float(), fields.values, fields.returns, fields.loss_mask, self.num_tokens, self.clip_range
+        )
+        return result.loss, {
+            "vf_loss": result.loss.detach(),
+            "vf_clipfrac": result.clip_fraction_sum / self.num_tokens,
+            "value": masked_sum(output.detach().float(), fields.loss_mask) / self.num_tokens,
+        }
+
+
+@dataclass(frozen=True)
+class PairwiseObjective:
+    """Bradley-Terry loss of preference pairs: chosen and rejected alternate. num_pairs: of the optimizer step."""
+
+    num_pairs: int
+    rows: ClassVar[Rows] = "last"
+    unit: ClassVar[int] = 2
+
+    def loss(self, batch: MicroBatch, output: Tensor, vocab_size: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """See ``Objective``; ``Sequences.margins`` of the chosen one counts."""
+        chosen, rejected = output.float().view(-1, 2).unbind(1)
+        margins = batch.sequences.margins
+        result = bradley_terry_loss(chosen, rejected, None if margins is None else margins[::2].float(), self.num_pairs)
+        return result.loss, {
+            "loss": result.loss.detach(),
+            "accuracy": result.accuracy_sum / self.num_pairs,
+            "chosen_score": chosen.detach().sum() / self.num_pairs,
+            "rejected_score": rejected.detach().sum() / self.num_pairs,
+        }

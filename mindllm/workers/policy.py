@@ -1,82 +1,27 @@
-"""What every language-model role does on a rank: build its shard, load it, score tokens."""
+"""Log-probs of responses under a language model, as the actor and the reference compute them."""
 
-from pathlib import Path
+import mindllm.device  # noqa: F401  prepares the process for megatron-core
 
-from mindllm.device import current_device
-
-import torch
 from torch import Tensor
 
-from mindllm.checkpoint import read_checkpoint_info
-from mindllm.checkpoint.model_io import load_model
-from mindllm.config import RoleConfig
-from mindllm.models.builder import Layout, build_model
-from mindllm.parallel.groups import coordinates
+from mindllm.data.sequences import Sequences
 from mindllm.parallel.logprobs import vocab_parallel_logprobs
-from mindllm.parallel.microbatch import MicroBatch, make_micro_batch
-from mindllm.parallel.schedule import forward_only
-from mindllm.workers.dispatch import BatchLimits, Share
+from mindllm.parallel.microbatch import MicroBatch
+from mindllm.workers.dispatch import BatchLimits, Scatter, Share
+from mindllm.workers.group import WorkerGroup
+from mindllm.workers.model import ModelWorker
 
 
-def role_layout(config: RoleConfig, num_layers: int) -> Layout:
-    """The layout a role's keys describe; ``num_layers`` turns layers per virtual stage into chunks per rank."""
-    per_chunk, stages = config.num_layers_per_virtual_pipeline_stage, config.pipeline_model_parallel_size
-    return Layout(
-        tensor=config.tensor_model_parallel_size,
-        pipeline=stages,
-        virtual_pipeline=num_layers // stages // per_chunk if per_chunk else None,
-        sequence_parallel=config.sequence_parallel,
-    )
+def share_logprobs(worker: ModelWorker, share: Share, temperature: float) -> Tensor | None:
+    """On a rank: log-probs [response tokens] of the share's responses under softmax(logits / temperature)."""
+
+    def read(batch: MicroBatch, logits: Tensor) -> Tensor:
+        return vocab_parallel_logprobs(logits, batch.targets, worker.vocab_size, temperature)[0]
+
+    return worker.score(share, "actions", read)
 
 
-def batch_limits(config: RoleConfig, data_parallel: int) -> BatchLimits:
-    """Bounds of this role's micro-batches."""
-    interleaved = config.num_layers_per_virtual_pipeline_stage is not None
-    return BatchLimits(
-        data_parallel=data_parallel,
-        max_tokens=config.max_tokens_per_micro_batch,
-        max_sequences=config.micro_batch_size,
-        multiple=config.pipeline_model_parallel_size if interleaved else 1,
-    )
-
-
-class PolicyWorker:
-    """One rank's shard of a language model that scores response tokens."""
-
-    def __init__(self, config: RoleConfig, checkpoint: Path) -> None:
-        """
-        Args:
-            config: the role's keys.
-            checkpoint: iteration directory with the weights (and the architecture) to start from.
-        """
-        info = read_checkpoint_info(checkpoint)
-        self.vocab_size = info.architecture.vocab_size
-        self.layout = role_layout(config, info.architecture.num_layers)
-        dtype = torch.bfloat16 if config.bf16 else torch.float32
-        self.chunks: list[torch.nn.Module] = list(
-            build_model(info.architecture, self.layout, dtype, config.make_vocab_size_divisible_by)
-        )
-        load_model(self.chunks, checkpoint)
-        for chunk in self.chunks:
-            chunk.eval()
-
-    def logprobs(self, share: Share, temperature: float) -> Tensor | None:
-        """Log-probs of the response tokens of ``share`` under softmax(logits / temperature).
-
-        Returns:
-            [response tokens] fp32 on the host, in the share's order, on the rank that answers for its replica; else
-            None.
-        """
-
-        def score(batch: MicroBatch, logits: Tensor) -> Tensor:
-            return vocab_parallel_logprobs(logits, batch.targets, self.vocab_size, temperature)[0]
-
-        scores = forward_only(self.chunks, self.pack(share), score)
-        if not coordinates().is_collector:
-            return None
-        return torch.cat([torch.empty(0, device=current_device()), *scores]).cpu()
-
-    def pack(self, share: Share) -> list[MicroBatch]:
-        """The share's micro-batches, packed for this layout."""
-        multiple = self.layout.tensor if self.layout.sequence_parallel else 1
-        return [make_micro_batch(sequences, multiple) for sequences in share.micro_batches()]
+def group_logprobs(group: WorkerGroup, limits: BatchLimits, sequences: Sequences, temperature: float) -> Tensor:
+    """On the driver: [response tokens] fp32 log-probs of ``sequences``' responses, in order."""
+    scatter = Scatter(sequences, limits)
+    return scatter.gather(group.call("logprobs", scatter.shares, temperature), sequences.response_lengths)

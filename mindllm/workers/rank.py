@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,16 @@ def _announce_sigterm() -> None:
     signal.signal(signal.SIGTERM, announce)
 
 
+# Role -> module and class of its worker; imported in the rank, where megatron is loaded anyway.
+_WORKERS = {
+    "actor_rollout": ("actor_rollout", "ActorRolloutWorker"),
+    "ref": ("ref", "RefWorker"),
+    "critic": ("critic", "CriticWorker"),
+    "reward": ("reward", "RewardWorker"),
+    "trained_reward": ("reward", "TrainedRewardWorker"),
+}
+
+
 def _worker_class(role: str) -> Any:
-    if role == "actor_rollout":
-        from mindllm.workers.actor_rollout import ActorRolloutWorker
-
-        return ActorRolloutWorker
-    from mindllm.workers.ref import RefWorker
-
-    return RefWorker
+    module, name = _WORKERS[role]
+    return getattr(import_module(f"mindllm.workers.{module}"), name)

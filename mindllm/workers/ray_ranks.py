@@ -1,6 +1,7 @@
 """Ranks as Ray actors on a placement group; their failures become one report."""
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ class RayRanks:
             UserError: the cluster cannot place the group in time.
         """
         self.name, self._timeout_s, self._log_dir = name, call_timeout_s, log_dir
+        self._lock = threading.Lock()
         resources = {"CPU": _CPUS_PER_RANK, **({"GPU": 1.0} if use_gpus else {})}
         self._group = _place(name, per_node, resources, resource_timeout_s)
         bundles = [index for index, count in enumerate(_bundles(per_node)) for _ in range(count)]
@@ -120,7 +122,9 @@ class RayRanks:
 
     def run(self, method: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         """See ``Ranks``."""
-        calls = [getattr(actor, method).remote(*args) for actor, args in zip(self._actors, arguments, strict=True)]
+        # All ranks must see the calls of concurrent callers in one order, or their collectives would cross.
+        with self._lock:
+            calls = [getattr(actor, method).remote(*args) for actor, args in zip(self._actors, arguments, strict=True)]
         ranks = {call: rank for rank, call in enumerate(calls)}
         pending, failures, deadline = list(calls), {}, time.monotonic() + self._timeout_s
         while pending:

@@ -1,15 +1,29 @@
 """The reference model: frozen, it only scores."""
 
+from pathlib import Path
+
+import mindllm.device  # noqa: F401  prepares the process for megatron-core
+
 from torch import Tensor
 
 from mindllm.config import RefConfig
 from mindllm.data.sequences import Sequences
-from mindllm.workers.dispatch import Scatter
+from mindllm.workers.dispatch import Share
 from mindllm.workers.group import WorkerGroup
-from mindllm.workers.policy import PolicyWorker, batch_limits
+from mindllm.workers.model import ModelWorker, batch_limits
+from mindllm.workers.policy import group_logprobs, share_logprobs
 
-RefWorker = PolicyWorker
-"""On a rank, a reference is a policy that nobody updates."""
+
+class RefWorker(ModelWorker):
+    """One rank's shard of the reference model."""
+
+    def __init__(self, config: RefConfig, checkpoint: Path) -> None:
+        """See ``ModelWorker``."""
+        super().__init__(config, checkpoint, head="lm")
+
+    def logprobs(self, share: Share, temperature: float) -> Tensor | None:
+        """See ``share_logprobs``."""
+        return share_logprobs(self, share, temperature)
 
 
 class Ref:
@@ -21,5 +35,4 @@ class Ref:
 
     def logprobs(self, sequences: Sequences, temperature: float) -> Tensor:
         """[response tokens] fp32 log-probs of ``sequences``' responses, in order."""
-        scatter = Scatter(sequences, self._limits)
-        return scatter.gather_tokens(self.group.call("logprobs", scatter.shares, temperature))
+        return group_logprobs(self.group, self._limits, sequences, temperature)

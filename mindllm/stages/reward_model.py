@@ -1,0 +1,59 @@
+"""The reward model's part of a reward: its scores on responses, in its own words where its tokenizer is another."""
+
+from pathlib import Path
+from typing import Self
+
+from torch import Tensor
+
+from mindllm.checkpoint import latest_iteration_dir, read_checkpoint_info
+from mindllm.config import RewardModelConfig
+from mindllm.data import Prompt, load_tokenizer
+from mindllm.data.sequences import Sequences
+from mindllm.stages.rollouts import Rollouts
+from mindllm.stages.session import Session
+from mindllm.workers.reward import Reward
+
+
+class RewardModelScorer:
+    """Scores a batch of responses; re-templates their text if the reward model speaks another tokenizer."""
+
+    def __init__(self, model: Reward, config: RewardModelConfig, rollouts: Rollouts) -> None:
+        self._model, self._weight, self._rollouts = model, config.weight, rollouts
+        hf_dir = read_checkpoint_info(latest_iteration_dir(config.load)).hf_dir
+        self._tokenizer = load_tokenizer(config.tokenizer_name_or_path or hf_dir)
+        self._limit = config.seq_length
+        self._same = same_tokenizer(self._tokenizer, rollouts.tokenizer)
+
+    @classmethod
+    def start(cls, session: Session, rollouts: Rollouts) -> Self:
+        """Start the configured reward model."""
+        config = session.config.reward_model
+        model = session.cluster.start_reward(latest_iteration_dir(Path(config.load)))
+        return cls(model, config, rollouts)
+
+    def add_to(self, batch: Sequences, rows: list[Prompt]) -> Tensor:
+        """[n] float64: the batch's rule rewards (0 where there are none) plus the weighted score of the model."""
+        sequences = batch if self._same else self._in_own_words(batch, rows)
+        return batch.rewards.nan_to_num(0.0) + self._weight * self._model.scores(sequences).double()
+
+    def _in_own_words(self, batch: Sequences, rows: list[Prompt]) -> Sequences:
+        """Prompt and response texts through the reward model's chat template (or end to end without one)."""
+        prompts = {row.index: row.columns["prompt"] for row in rows}
+        ids = []
+        for index, completion in zip(batch.prompt_index.tolist(), self._rollouts.completions(batch), strict=True):
+            text = render(self._tokenizer, prompts[index], completion)
+            ids.append(self._tokenizer(text, add_special_tokens=False)["input_ids"][: self._limit])
+        return Sequences.from_lists([tokens[:-1] for tokens in ids], [tokens[-1:] for tokens in ids])
+
+
+def render(tokenizer: object, prompt: str, completion: str) -> str:
+    """A dialogue of one turn in the tokenizer's chat template, ending with the response's own end token."""
+    if tokenizer.chat_template is None:
+        return f"{prompt}{completion}{tokenizer.eos_token or ''}"
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+    return tokenizer.apply_chat_template(messages, tokenize=False).rstrip("\n")
+
+
+def same_tokenizer(one: object, other: object) -> bool:
+    """Whether both give the same ids and wrap dialogues alike."""
+    return one.get_vocab() == other.get_vocab() and one.chat_template == other.chat_template
