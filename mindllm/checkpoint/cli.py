@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     options = build_parser().parse_args(arguments)
     try:
         _convert(options)
-    except UserError as error:
+    except (UserError, OSError) as error:  # OSError: a source that may not be read
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

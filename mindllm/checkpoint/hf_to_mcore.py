@@ -93,6 +93,16 @@ def write(reader: SafetensorsReader, writer: TorchDistWriter, recipe: Recipe) ->
             writer.write(weight.mcore, tensor)
         else:
             writer.write_layer(weight.mcore, tensor, weight.layer, recipe.architecture.num_layers)
+    _write_extra_states(writer, recipe)
+
+
+def _write_extra_states(writer: TorchDistWriter, recipe: Recipe) -> None:
+    """Write the empty fp8 states that megatron-core's linear layers have, and that its loader misses otherwise."""
+    modules = {weight.mcore.rpartition(".")[0] for weight in recipe.weights if ".linear_" in weight.mcore}
+    num_layers = recipe.architecture.num_layers
+    for module in sorted(modules):
+        for layer in range(num_layers):
+            writer.write_empty_object(f"{module}._extra_state", layer, num_layers)
 
 
 def verify(reader: SafetensorsReader, result: TorchDistReader, recipe: Recipe) -> None:

@@ -17,6 +17,7 @@ from typing import IO, Self, cast
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
@@ -46,6 +47,7 @@ class TorchDistWriter:
         self.directory = directory
         self._file = (directory / _DATA_NAME).open("wb")
         self._tensors: dict[str, TensorStorageMetadata] = {}
+        self._objects: dict[str, BytesStorageMetadata] = {}
         self._places: dict[MetadataIndex, _StorageInfo] = {}
 
     def write(self, key: str, tensor: torch.Tensor) -> None:
@@ -56,12 +58,29 @@ class TorchDistWriter:
         """Write ``tensor`` ``[...]`` as layer ``layer`` of the stacked tensor ``[num_layers, ...]`` under ``key``."""
         self._write_chunk(key, tensor.unsqueeze(0), (layer,) + (0,) * tensor.dim(), (num_layers, *tensor.shape))
 
+    def write_empty_object(self, key: str, layer: int, num_layers: int) -> None:
+        """Write None as layer ``layer`` of the object ``key``, under megatron-core's name for one layer of it."""
+        index = MetadataIndex(f"{key}/shard_{layer}_{num_layers}")
+        begin = self._file.tell()
+        self._save([None])
+        self._objects[index.fqn] = BytesStorageMetadata()
+        self._places[index] = _StorageInfo(_DATA_NAME, begin, self._file.tell() - begin)
+
+    def _save(self, value: object) -> None:
+        """Append ``value`` to the data file, in the encoding of DCP's file system writer."""
+        try:
+            torch.save(value, self._file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # a full disk, which torch masks as it closes its archive
+                raise error.__context__ from None
+            raise
+
     def _write_chunk(self, key: str, chunk: torch.Tensor, offset: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        """Append one chunk to the data file, in the encoding of DCP's file system writer, and note its place."""
+        """Append one chunk to the data file and note its place."""
         if chunk.untyped_storage().nbytes() != chunk.nbytes:
             chunk = chunk.clone()  # torch.save writes whole storages
         begin = self._file.tell()
-        torch.save(chunk, self._file)
+        self._save(chunk)
         place = _StorageInfo(_DATA_NAME, begin, self._file.tell() - begin)
 
         entry = TensorStorageMetadata(TensorProperties(dtype=chunk.dtype), torch.Size(shape), [])
@@ -79,7 +98,7 @@ class TorchDistWriter:
             if sum(math.prod(chunk.sizes) for chunk in entry.chunks) != math.prod(entry.size):
                 raise ValueError(f"{key} has layers that were never written")
         metadata = Metadata(
-            state_dict_metadata=dict(self._tensors),
+            state_dict_metadata={**self._tensors, **self._objects},
             storage_data=self._places,
             storage_meta=StorageMeta(),
             version="1.0.0",

@@ -21,7 +21,7 @@ _EXAMPLE = """example:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (--help lists all flags)")
+        raise UserError(f"{message}; --help lists all flags")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -114,7 +114,7 @@ def parse(argv: Sequence[str]) -> PreprocessOptions:
     found, unknown = parser.parse_known_args(argv)
     for flag in unknown:
         flags = [option for action in parser._actions for option in action.option_strings]
-        raise UserError(f"unknown argument {flag}{did_you_mean(flag.split('=')[0], flags)} (--help lists all flags)")
+        raise UserError(f"unknown argument {flag}; --help lists all{did_you_mean(flag.split('=')[0], flags)}")
     return PreprocessOptions(
         inputs=found.input,
         output_prefix=found.output_prefix,

@@ -133,7 +133,7 @@ def open_prompts(prefix: str | Path, required_columns: Sequence[str] = ()) -> Pr
     for column in required_columns:
         if column not in prompts.columns:
             hint = did_you_mean(column, prompts.columns)
-            raise UserError(f"{prefix} has no column '{column}'{hint}; columns are {', '.join(prompts.columns)}")
+            raise UserError(f"{prefix} has no column '{column}'; columns are {', '.join(prompts.columns)}{hint}")
     return prompts
 
 

@@ -2,13 +2,14 @@
 
 import multiprocessing as mp
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 from mindllm.data.handlers import Handler, HandlerOptions, build_handler
@@ -45,7 +46,9 @@ def map_in_order(
         for task in tasks:
             yield work(handler, task)
         return
-    with ProcessPoolExecutor(num_workers, mp.get_context("spawn"), _start_worker, (job,)) as pool:
+    context = mp.get_context("spawn")
+    listening, lifeline = context.Pipe(duplex=False)
+    with ProcessPoolExecutor(num_workers, context, _start_worker, (job, listening)) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
             for task in tasks:
@@ -57,21 +60,21 @@ def map_in_order(
         except BrokenProcessPool as error:
             raise UserError("a worker process was killed, most likely for memory; use fewer --workers") from error
         finally:
+            lifeline.close()
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _start_worker(job: Job) -> None:
+def _start_worker(job: Job, listening: Connection) -> None:
     global _handler
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C too, and cleans up
+    threading.Thread(target=_exit_with_lifeline, args=(listening,), daemon=True).start()
     _handler = build_handler(job.options, job.spec)
 
 
-def _exit_with_parent() -> None:
-    """A killed parent cannot stop its workers, and they would wait for tasks for ever."""
-    parent = mp.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
+def _exit_with_lifeline(listening: Connection) -> None:
+    """Exit when the parent closes its end or dies: a failed run stops at once, and a killed one leaves no workers."""
+    wait([listening])
+    os._exit(1)
 
 
 def _run(work: Callable[[Handler, Any], Result], task: Any) -> Result:

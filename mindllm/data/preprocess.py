@@ -27,7 +27,7 @@ from mindllm.data.progress import Progress
 from mindllm.data.readers import InputFiles, Row, columns_of, find_inputs
 from mindllm.data.templates import HF, resolve_prompt_type, template_path
 from mindllm.data.tokenizer import TokenizerSpec
-from mindllm.errors import UserError
+from mindllm.errors import UserError, did_you_mean
 
 _BATCH = 256  # rows encoded in one call
 
@@ -99,7 +99,8 @@ def _check_columns(path: Path, required: list[str]) -> None:
     missing = [name for name in required if name not in available]
     if missing and available:
         raise UserError(
-            f"{path} has no column '{missing[0]}'; columns are {', '.join(available)}; name yours with --map-keys"
+            f"{path} has no column '{missing[0]}' (--map-keys names columns); columns are {', '.join(available)}"
+            f"{did_you_mean(missing[0], available)}"
         )
 
 

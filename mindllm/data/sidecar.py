@@ -7,12 +7,12 @@ spooled with the types each one shows, and written to parquet once the types of 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import IO, TYPE_CHECKING, Any
 
 from mindllm.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ROW_GROUP = 8192  # rows; fixed, so that the file does not depend on how the batches were cut
 _LENGTH = struct.Struct("<Q")
@@ -32,6 +32,8 @@ class Spool:
         """
         if not rows:
             return
+        import pyarrow as pa
+
         table = _table(rows)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -50,6 +52,9 @@ def write_sidecar(path: Path, spools: Sequence[Path]) -> dict[str, int]:
     Raises:
         UserError: a column holds values of types that do not go together.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     schema = _common_schema(batch.schema for spool in spools for batch in _read(spool))
     nulls = dict.fromkeys(schema.names, 0)
     try:
@@ -63,7 +68,9 @@ def write_sidecar(path: Path, spools: Sequence[Path]) -> dict[str, int]:
     return nulls
 
 
-def _table(rows: list[dict[str, Any]]) -> pa.Table:
+def _table(rows: list[dict[str, Any]]) -> "pa.Table":
+    import pyarrow as pa
+
     names = dict.fromkeys(name for row in rows for name in row)
     arrays = []
     for name in names:
@@ -74,14 +81,18 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.table(arrays, names=list(names))
 
 
-def _read(spool: Path) -> Iterator[pa.Table]:
+def _read(spool: Path) -> Iterator["pa.Table"]:
+    import pyarrow as pa
+
     with spool.open("rb") as file:
         while head := file.read(_LENGTH.size):
             with pa.ipc.open_stream(file.read(_LENGTH.unpack(head)[0])) as stream:
                 yield stream.read_all()
 
 
-def _common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
+def _common_schema(schemas: Iterable["pa.Schema"]) -> "pa.Schema":
+    import pyarrow as pa
+
     merged = pa.schema([])
     for schema in schemas:
         if schema == merged:
@@ -93,7 +104,9 @@ def _common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
     return merged
 
 
-def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _conform(table: "pa.Table", schema: "pa.Schema") -> "pa.Table":
+    import pyarrow as pa
+
     columns = [
         table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
         for field in schema
@@ -101,8 +114,10 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _regroup(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _regroup(tables: Iterable["pa.Table"]) -> Iterator["pa.Table"]:
     """The same rows in tables of `_ROW_GROUP` rows (the last may be shorter)."""
+    import pyarrow as pa
+
     waiting: pa.Table | None = None
     for table in tables:
         waiting = table if waiting is None else pa.concat_tables([waiting, table])

@@ -218,7 +218,7 @@ def read_template(path: Path) -> TemplateFile:
         raise UserError(f"{path}: a template is a mapping with keys {', '.join(known)}")
     for key, value in found.items():
         if key not in known:
-            raise UserError(f"{path}: unknown key '{key}'{did_you_mean(str(key), known)}; known are {', '.join(known)}")
+            raise UserError(f"{path}: unknown key '{key}'; known are {', '.join(known)}{did_you_mean(str(key), known)}")
         if not isinstance(value, known[key]):  # type: ignore[arg-type]
             raise UserError(f"{path}: key '{key}' must be {known[key].__name__}, found {value!r}")  # type: ignore[union-attr]
     missing = [key for key in ("user", "header", "answer") if key not in found]

@@ -104,7 +104,7 @@ def _mapped_columns(map_keys: Mapping[str, str]) -> _Columns:
     for role in map_keys:
         if role not in _ROLES:
             raise UserError(
-                f"--map-keys: unknown key '{role}'{did_you_mean(role, _ROLES)}; known are {', '.join(_ROLES)}"
+                f"--map-keys: unknown key '{role}'; known are {', '.join(_ROLES)}{did_you_mean(role, _ROLES)}"
             )
     return _Columns(*(map_keys.get(role) or None for role in _ROLES))
 

@@ -125,7 +125,7 @@ def handler_class(name: str) -> type[Handler]:
     """
     if name not in _REGISTRY:
         raise UserError(
-            f"unknown --handler-name {name}{did_you_mean(name, _REGISTRY)}; known are {', '.join(handler_names())}"
+            f"unknown --handler-name {name}; known are {', '.join(handler_names())}{did_you_mean(name, _REGISTRY)}"
         )
     return _REGISTRY[name]
 

@@ -31,6 +31,8 @@ def test_what_is_written_is_read(tmp_path: Path, parts: int) -> None:
 
 
 def test_megatron_core_reads_the_same(tmp_path: Path) -> None:
+    import mindllm.device  # noqa: F401  prepares the process for megatron-core
+
     from megatron.core.datasets.indexed_dataset import IndexedDataset
 
     prefix = write(tmp_path, SEQUENCES, parts=2)
@@ -41,6 +43,8 @@ def test_megatron_core_reads_the_same(tmp_path: Path) -> None:
 
 
 def test_what_megatron_core_writes_is_read(tmp_path: Path) -> None:
+    import mindllm.device  # noqa: F401  prepares the process for megatron-core
+
     import torch
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 

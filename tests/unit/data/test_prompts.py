@@ -110,5 +110,8 @@ def test_an_unmapped_prompt_column_is_refused_because_its_name_is_taken(encode: 
 
 
 def test_an_unknown_mapping_key_gets_a_suggestion(encode: Encode) -> None:
-    with pytest.raises(UserError, match="unknown key 'promt'; did you mean 'prompt'"):
+    with pytest.raises(
+        UserError,
+        match="unknown key 'promt'; known are prompt, .*; did you mean 'prompt'",
+    ):
         encode(HANDLER, map_keys={"promt": "question"})

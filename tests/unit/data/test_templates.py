@@ -146,7 +146,7 @@ def test_a_template_file_of_the_users_own_is_read(tmp_path: Path, spec: Tokenize
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('user: ""\nheader: ""\nanswer: ""\nheadr: ""\n', "unknown key 'headr'; did you mean 'header'"),
+        ('user: ""\nheader: ""\nanswer: ""\nheadr: ""\n', "unknown key 'headr'; known are .*; did you mean 'header'"),
         ('user: ""\n', "missing keys: header, answer"),
         ('user: 3\nheader: ""\nanswer: ""\n', "key 'user' must be str, found 3"),
         ("- a\n", "a template is a mapping"),

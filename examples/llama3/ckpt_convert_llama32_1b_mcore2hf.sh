@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Llama 3.2 1B: the latest trained checkpoint back to Hugging Face.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+SOURCE_ARGS=(
+    --load-model-type mcore
+    --load-dir "${MCORE_MODEL:-runs/grpo_llama32_1b/checkpoints/actor}"
+)
+
+TARGET_ARGS=(
+    --save-model-type hf
+    --save-dir "${HF_OUTPUT:-models/llama32_1b_grpo}"
+    --max-shard-size 5GB
+)
+
+python convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Prompts with a solution column to indexed data, for Llama 3.2 1B.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+INPUT_ARGS=(
+    --input "${INPUT:-dataset/rl/train.jsonl}"
+    --handler-name PPOAlpacaStyleInstructionHandler
+    --map-keys '{"prompt": "question"}'   # your column; the others, such as solution, are kept for the rewards
+)
+
+TOKENIZER_ARGS=(
+    --tokenizer-name-or-path "${HF_MODEL:-models/Llama-3.2-1B-Instruct}"
+    --prompt-type llama3
+    --seq-length 1024
+)
+
+OUTPUT_ARGS=(
+    --output-prefix "${OUTPUT:-dataset/rl/train}"
+    --workers 8
+    --n-subs 8
+    --log-interval 10000
+)
+
+python preprocess_data.py "${INPUT_ARGS[@]}" "${TOKENIZER_ARGS[@]}" "${OUTPUT_ARGS[@]}"
