@@ -11,21 +11,47 @@ from mindllm.algorithms.advantages import (
     broadcast_to_tokens,
     group_advantages,
 )
-from mindllm.algorithms.aggregation import masked_sum, token_mean
+from mindllm.algorithms.aggregation import AGGREGATIONS, Aggregation, aggregate, masked_sum, token_mean, token_weights
+from mindllm.algorithms.controllers import (
+    AdaptiveKLController,
+    FixedKLController,
+    KLController,
+    make_kl_controller,
+)
 from mindllm.algorithms.kl import KL_ESTIMATORS, KlLoss, kl_loss, kl_penalty
 from mindllm.algorithms.losses import PolicyLoss, policy_loss, sft_loss
+from mindllm.algorithms.preferences import PairwiseLoss, bradley_terry_loss
+from mindllm.algorithms.returns import gae, token_rewards
+from mindllm.algorithms.values import ValueLoss, explained_variance, value_loss
+from mindllm.algorithms.whitening import masked_whiten
 
 __all__ = [
     "ADVANTAGE_ESTIMATORS",
+    "AGGREGATIONS",
+    "AdaptiveKLController",
+    "Aggregation",
+    "FixedKLController",
+    "KLController",
     "KL_ESTIMATORS",
     "KlLoss",
+    "PairwiseLoss",
     "PolicyLoss",
+    "ValueLoss",
+    "aggregate",
+    "bradley_terry_loss",
     "broadcast_to_tokens",
+    "explained_variance",
+    "gae",
     "group_advantages",
     "kl_loss",
     "kl_penalty",
+    "make_kl_controller",
     "masked_sum",
+    "masked_whiten",
     "policy_loss",
     "sft_loss",
     "token_mean",
+    "token_rewards",
+    "token_weights",
+    "value_loss",
 ]

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mindllm.algorithms.aggregation import check_flat, masked_sum, neutralised, token_mean
+from mindllm.algorithms.aggregation import aggregate, check_flat, masked_sum, neutralised
 
 INPUT_CLAMP = 20.0
 OUTPUT_CLAMP = 10.0
@@ -100,17 +100,19 @@ class KlLoss(NamedTuple):
     num_tokens: Tensor
 
 
-def kl_loss(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kind: str, denominator: float) -> KlLoss:
+def kl_loss(
+    logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kind: str, denominator: float, weights: Tensor | None = None
+) -> KlLoss:
     """Aggregate ``kl_penalty`` over the unmasked tokens; all tensors ``[num_tokens]``, mask bool.
 
-    ``denominator``: unmasked tokens of the whole optimizer step, see ``token_mean``. Masked log-probs may be -inf.
-    Raises ValueError as ``kl_penalty`` and ``token_mean`` do.
+    ``denominator``: unmasked tokens of the whole optimizer step, see ``token_mean``; ``weights``: of ``token_weights``
+    in its place, or None. Masked log-probs may be -inf. Raises ValueError as ``kl_penalty`` and ``token_mean`` do.
     """
     check_flat(logprobs=logprobs, ref_logprobs=ref_logprobs, mask=mask)
     logprobs, ref_logprobs = neutralised(logprobs, mask), neutralised(ref_logprobs, mask)
     penalty = kl_penalty(logprobs, ref_logprobs, kind)
     return KlLoss(
-        loss=token_mean(penalty, mask, denominator),
+        loss=aggregate(penalty, mask, denominator, weights),
         kl_sum=masked_sum(penalty.detach(), mask),
         clamped_sum=_clamped(logprobs, ref_logprobs, penalty, kind),
         num_tokens=mask.sum(),

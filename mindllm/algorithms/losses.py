@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mindllm.algorithms.aggregation import check_flat, masked_sum, neutralised, token_mean
+from mindllm.algorithms.aggregation import aggregate, check_flat, masked_sum, neutralised, token_mean
 
 # exp of more than this overflows fp32 a little later; a ratio of e^20 is clipped or a mistake anyway.
 _MAX_LOG_RATIO = 20.0
@@ -35,6 +35,7 @@ def policy_loss(
     clip_low: float,
     clip_high: float,
     dual_clip: float | None = None,
+    weights: Tensor | None = None,
 ) -> PolicyLoss:
     r"""Clipped policy gradient of PPO and GRPO.
 
@@ -55,6 +56,7 @@ def policy_loss(
         denominator: N, the unmasked tokens of the whole optimizer step over all ranks.
         clip_low, clip_high: widths of the clip range below and above 1.
         dual_clip: c > 1, or None for none.
+        weights: ``[num_tokens]`` of ``token_weights`` in place of 1 / N, or None.
 
     Raises:
         ValueError: shapes differ, the denominator is not positive, or the dual clip is not above 1.
@@ -75,7 +77,7 @@ def policy_loss(
         per_token = torch.where(advantages < 0, torch.minimum(per_token, bound), per_token)
     deviation = neutralised((ratio.detach() - 1).abs(), mask)
     return PolicyLoss(
-        loss=token_mean(per_token, mask, denominator),
+        loss=aggregate(per_token, mask, denominator, weights),
         clip_fraction_sum=(mask & (clipped > unclipped)).sum(),
         dual_clip_sum=dual_clipped.sum(),
         kl_sum=masked_sum(-log_ratio.detach(), mask),

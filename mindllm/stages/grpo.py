@@ -7,7 +7,7 @@ from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset, ResumableSampler
 from mindllm.data.sequences import Sequences
 from mindllm.stages.policy_update import policy_steps, update_policy
-from mindllm.stages.rollouts import Rollouts, rollout_metrics, token_sums
+from mindllm.stages.rollouts import Rollouts, known_mean, rollout_metrics, token_sums
 from mindllm.stages.session import Session, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.ref import Ref
@@ -55,18 +55,18 @@ def train_iteration(
         with measure("generate"):
             batch, stats = rollouts.generate(actor, rows, iteration)
         with measure("reward"):
-            batch, scores = rollouts.score(batch, rows)
+            batch, reward_metrics = rollouts.score(batch, rows)
         with measure("old_logprobs"):
             batch.old_logprobs = actor.logprobs(batch, temperature)
         if ref is not None:
             with measure("ref"):
                 batch.ref_logprobs = ref.logprobs(batch, temperature)
-        metrics = add_advantages(batch, config)
+        metrics = reward_metrics | add_advantages(batch, config)
         with measure("update_actor"):
             results = update_policy(session, actor, batch, iteration)
     if session.is_due(session.training.sample_dump_interval, iteration):
         session.log.samples(iteration, rollouts.dump(batch, rows))
-    return metrics | rollout_metrics(batch, stats, scores) | mean_metrics(results, "actor")
+    return metrics | rollout_metrics(batch, stats) | mean_metrics(results, "actor")
 
 
 def add_advantages(batch: Sequences, config: RunConfig) -> dict[str, float]:
@@ -80,8 +80,7 @@ def add_advantages(batch: Sequences, config: RunConfig) -> dict[str, float]:
         metrics["critic/kl/mean"] = float(penalties.mean())
     advantages = group_advantages(rewards, batch.prompt_index, algorithm.adv_estimator)
     batch.advantages = broadcast_to_tokens(advantages.float(), batch.response_lengths)
-    known = rewards[~rewards.isnan()]
-    metrics["critic/rewards/mean"] = float(known.mean()) if len(known) else float("nan")
+    metrics["critic/rewards/mean"] = known_mean(rewards)
     metrics["critic/advantages/mean"] = float(advantages.mean())
     metrics["critic/advantages/zero_fraction"] = float((advantages == 0).double().mean())
     return metrics

@@ -52,7 +52,7 @@ def run(config: RunConfig) -> None:
                     if held_out is not None and session.is_due(training.eval_interval, iteration):
                         with session.timings.measure("eval"):
                             metrics |= rollouts.evaluate(roles.actor, held_out, iteration, roles.reward)
-                    timings = session.timings.take()
+                    timings = session.timings.begins() | session.timings.take()
                     metrics["timing/tokens_per_s"] = metrics["rollout/total_tokens"] / timings["timing/iteration"]
                     session.log.log(iteration, {**metrics, **timings})
         session.export()
@@ -91,20 +91,26 @@ def train_iteration(
         with measure("generate"):
             batch, stats = rollouts.generate(roles.actor, rows, iteration)
         with measure("reward"):
-            batch, scores = rollouts.score(batch, rows)
-        last_values = score_states(session, roles, batch, rows)
+            batch, metrics = rollouts.score(batch, rows)
+        last_values, model_metrics = score_states(session, roles, batch, rows)
         with measure("adv"):
-            metrics = add_advantages(batch, last_values, config, controller)
+            metrics |= model_metrics | add_advantages(batch, last_values, config, controller)
         updates = update_roles(session, roles, batch, iteration)
     if session.is_due(session.training.sample_dump_interval, iteration):
         session.log.samples(iteration, rollouts.dump(batch, rows))
     for role, results in updates.items():
         metrics |= mean_metrics(results, role)
-    return metrics | rollout_metrics(batch, stats, scores)
+    return metrics | rollout_metrics(batch, stats)
 
 
-def score_states(session: Session, roles: Roles, batch: Sequences, rows: list[Prompt]) -> torch.Tensor:
-    """Old and reference log-probs, values and the reward model's scores, side by side; returns the last values [n]."""
+def score_states(
+    session: Session, roles: Roles, batch: Sequences, rows: list[Prompt]
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Old and reference log-probs, values and the reward model's scores, side by side.
+
+    Returns:
+        (values [n] of the states after the last tokens, the reward model's metrics).
+    """
     temperature, measure = session.config.actor.temperature, session.timings.measure
 
     def old_logprobs() -> torch.Tensor:
@@ -119,14 +125,14 @@ def score_states(session: Session, roles: Roles, batch: Sequences, rows: list[Pr
         with measure("ref"):
             return roles.ref.logprobs(batch, temperature) if roles.ref is not None else None
 
-    def rewards() -> torch.Tensor:
+    def rewards() -> tuple[torch.Tensor, dict[str, float]]:
         with measure("reward_model"):
-            return roles.reward.add_to(batch, rows) if roles.reward is not None else batch.rewards
+            return roles.reward(batch, rows) if roles.reward is not None else (batch.rewards, {})
 
-    batch.old_logprobs, (batch.values, last_values), batch.ref_logprobs, batch.rewards = concurrently(
+    batch.old_logprobs, (batch.values, last_values), batch.ref_logprobs, (batch.rewards, metrics) = concurrently(
         old_logprobs, values, ref_logprobs, rewards
     )
-    return last_values
+    return last_values, metrics
 
 
 def add_advantages(

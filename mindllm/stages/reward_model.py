@@ -31,10 +31,15 @@ class RewardModelScorer:
         model = session.cluster.start_reward(latest_iteration_dir(Path(config.load)))
         return cls(model, config, rollouts)
 
-    def add_to(self, batch: Sequences, rows: list[Prompt]) -> Tensor:
-        """[n] float64: the batch's rule rewards (0 where there are none) plus the weighted score of the model."""
+    def __call__(self, batch: Sequences, rows: list[Prompt]) -> tuple[Tensor, dict[str, float]]:
+        """Add to the batch's rule rewards (0 where there are none) the weighted score of the model.
+
+        Returns:
+            (total rewards [n] float64, metrics).
+        """
         sequences = batch if self._same else self._in_own_words(batch, rows)
-        return batch.rewards.nan_to_num(0.0) + self._weight * self._model.scores(sequences).double()
+        scores = self._model.scores(sequences).double()
+        return batch.rewards.nan_to_num(0.0) + self._weight * scores, {"reward/model/mean": float(scores.mean())}
 
     def _in_own_words(self, batch: Sequences, rows: list[Prompt]) -> Sequences:
         """Prompt and response texts through the reward model's chat template (or end to end without one)."""

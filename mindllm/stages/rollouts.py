@@ -1,6 +1,7 @@
 """Responses and their rewards: the part of an RL iteration between prompts and advantages."""
 
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,9 +13,12 @@ from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset, load_tokenizer, stop_token_ids
 from mindllm.data.sequences import FinishReason, Sequences
 from mindllm.errors import UserError
-from mindllm.rewards import RewardItem, RewardResult, RewardRunner
+from mindllm.rewards import RewardItem, RewardRunner
 from mindllm.rollout import GenerationStats, SamplingParams
 from mindllm.workers.actor_rollout import ActorRollout
+
+AddScores = Callable[[Sequences, list[Prompt]], tuple[Tensor, dict[str, float]]]
+"""(batch with rule rewards, its prompts) -> (total rewards [n], metrics)."""
 
 # Held-out responses draw from other numbers than training ones of the same iteration.
 _EVAL_SEED_OFFSET = 1 << 32
@@ -31,7 +35,11 @@ class Rollouts:
         if not self.stop_ids:
             raise UserError(f"actor_rollout.eos_token_ids: neither this key nor {hf_dir} names an end token")
         reward = config.reward
-        self._runner = RewardRunner(reward.functions, reward.on_error, reward.timeout_s, reward.num_workers)
+        self._runner = (
+            RewardRunner(reward.functions, reward.on_error, reward.timeout_s, reward.num_workers)
+            if reward.functions
+            else None
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -39,7 +47,8 @@ class Rollouts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._runner.close()
+        if self._runner is not None:
+            self._runner.close()
 
     def generate(self, actor: ActorRollout, prompts: list[Prompt], iteration: int) -> tuple[Sequences, GenerationStats]:
         """``n_samples_per_prompt`` responses to each prompt, neighbours in the batch."""
@@ -61,8 +70,15 @@ class Rollouts:
             iteration=iteration,
         )
 
-    def score(self, batch: Sequences, prompts: list[Prompt]) -> tuple[Sequences, RewardResult]:
-        """Set ``rewards``; sequences whose reward failed leave the batch where ``reward.on_error`` is ``drop``."""
+    def score(self, batch: Sequences, prompts: list[Prompt]) -> tuple[Sequences, dict[str, float]]:
+        """Set ``rewards`` to the rule functions' weighted sum, NaN where none has an opinion.
+
+        Returns:
+            The batch, without the sequences whose reward failed where ``reward.on_error`` is ``drop``; and metrics.
+        """
+        if self._runner is None:
+            batch.rewards = torch.full((len(batch),), float("nan"), dtype=torch.float64)
+            return batch, {}
         result = self._runner.score(self._items(batch, prompts))
         batch.rewards = torch.tensor(result.total, dtype=torch.float64)
         if result.dropped:
@@ -71,7 +87,7 @@ class Rollouts:
             if not kept:
                 raise UserError(f"reward: every response was dropped; first error:\n{result.first_traceback}")
             batch = batch.select(kept)
-        return batch, result
+        return batch, result.metrics()
 
     def completions(self, batch: Sequences) -> list[str]:
         """The responses as text, without special tokens."""
@@ -86,17 +102,24 @@ class Rollouts:
             for uid, (row, completion) in enumerate(zip(rows, self.completions(batch), strict=True))
         ]
 
-    def evaluate(self, actor: ActorRollout, held_out: PromptDataset, iteration: int) -> dict[str, float]:
-        """Mean reward on all held-out prompts: greedy for one response per prompt, sampled for more."""
+    def evaluate(
+        self, actor: ActorRollout, held_out: PromptDataset, iteration: int, add_scores: AddScores | None = None
+    ) -> dict[str, float]:
+        """Mean reward on all held-out prompts: greedy for one response per prompt, sampled for more.
+
+        ``add_scores`` turns rule rewards into total ones, as training does.
+        """
         samples = self.config.training.eval_n_samples_per_prompt
         prompts = [held_out[index] for index in range(len(held_out))]
         params = self._sampling(self.config.training.seed + _EVAL_SEED_OFFSET, iteration, do_sample=samples > 1)
         batch, _ = actor.generate(make_requests(prompts, samples), params)
-        result = self._runner.score(self._items(batch, prompts))
-        scores = torch.tensor(result.total, dtype=torch.float64)
-        scores = scores[~scores.isnan()]
-        return {
-            "eval/score/mean": float(scores.mean()) if len(scores) else float("nan"),
+        batch, metrics = self.score(batch, prompts)
+        if add_scores is not None:
+            batch.rewards, model_metrics = add_scores(batch, prompts)
+            metrics |= model_metrics
+        named = {f"eval/{name}": value for name, value in metrics.items()}
+        return named | {
+            "eval/score/mean": known_mean(batch.rewards),
             "eval/response_length/mean": float(batch.response_lengths.double().mean()),
         }
 
@@ -143,12 +166,18 @@ def token_sums(values: Tensor, batch: Sequences) -> Tensor:
     return torch.zeros(len(batch), dtype=torch.float64).index_add_(0, owner, values.double())
 
 
-def rollout_metrics(batch: Sequences, stats: GenerationStats, scores: RewardResult) -> dict[str, float]:
+def known_mean(values: Tensor) -> float:
+    """Mean of what is not NaN; NaN if all is."""
+    return float(values.nanmean())
+
+
+def rollout_metrics(batch: Sequences, stats: GenerationStats) -> dict[str, float]:
     """Lengths, rewards and the on-policy check of an iteration."""
-    lengths, known = batch.response_lengths.double(), batch.rewards[~batch.rewards.isnan()]
+    lengths = batch.response_lengths.double()
     deviation = (batch.rollout_logprobs - batch.old_logprobs).abs()
+    known = batch.rewards[~batch.rewards.isnan()]
     return {
-        "critic/score/mean": float(known.mean()) if len(known) else float("nan"),
+        "critic/score/mean": known_mean(batch.rewards),
         "critic/score/max": float(known.max()) if len(known) else float("nan"),
         "critic/score/min": float(known.min()) if len(known) else float("nan"),
         "response_length/mean": float(lengths.mean()),
@@ -159,5 +188,4 @@ def rollout_metrics(batch: Sequences, stats: GenerationStats, scores: RewardResu
         "rollout/total_tokens": float(batch.lengths.sum()),
         "rollout/sampled_tokens": float(stats.sampled_rows),
         "rollout/decode_steps": float(stats.decode_steps),
-        **scores.metrics(),
     }

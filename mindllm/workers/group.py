@@ -23,6 +23,9 @@ class Ranks(Protocol):
             WorkerError: a rank failed, died or did not answer in time.
         """
 
+    def put(self, value: Any) -> Any:
+        """See ``WorkerGroup.put``."""
+
     def close(self) -> None:
         """End the processes."""
 
@@ -41,6 +44,10 @@ class InlineRanks:
         """See ``Ranks``; exceptions pass through as they are. Concurrent callers take turns."""
         with self._lock:
             return [getattr(self._rank, method)(*arguments[0])]
+
+    def put(self, value: Any) -> Any:
+        """The value itself: there is no other process."""
+        return value
 
     def close(self) -> None:
         """Leave the process group."""
@@ -65,9 +72,17 @@ class WorkerGroup:
         answers = self._ranks.run("call", arguments)
         return [answers[rank] for _, rank in self._collectors]
 
+    def call_ranks(self, method: str, *common: Any) -> list[Any]:
+        """The same call on every rank; all answers by rank."""
+        return self._ranks.run("call", [(self.role, method, common)] * len(self._ranks.coordinates))
+
     def call_all(self, method: str, *common: Any) -> None:
         """The same call on every rank, for its effect."""
-        self._ranks.run("call", [(self.role, method, common)] * len(self._ranks.coordinates))
+        self.call_ranks(method, *common)
+
+    def put(self, value: Any) -> Any:
+        """Make a large argument available to all ranks at the cost of one copy; pass on what is returned."""
+        return self._ranks.put(value)
 
 
 def concurrently(*tasks: Callable[[], Any]) -> list[Any]:

@@ -48,8 +48,8 @@ class RankProcess:
         self._roles[role] = _worker_class(role)(*arguments)
 
     def call(self, role: str, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Run ``method`` of the role's worker."""
-        return getattr(self._roles[role], method)(*arguments)
+        """Run ``method`` of the role's worker; references that ``Ranks.put`` made become their values."""
+        return getattr(self._roles[role], method)(*map(_resolve, arguments))
 
 
 def _announce_sigterm() -> None:
@@ -65,9 +65,18 @@ def _announce_sigterm() -> None:
     signal.signal(signal.SIGTERM, announce)
 
 
+def _resolve(argument: Any) -> Any:
+    if type(argument).__name__ != "ObjectRef":
+        return argument
+    import ray
+
+    return ray.get(argument)
+
+
 # Role -> module and class of its worker; imported in the rank, where megatron is loaded anyway.
 _WORKERS = {
     "actor_rollout": ("actor_rollout", "ActorRolloutWorker"),
+    "rollout": ("rollout", "RolloutWorker"),
     "ref": ("ref", "RefWorker"),
     "critic": ("critic", "CriticWorker"),
     "reward": ("reward", "RewardWorker"),

@@ -147,6 +147,10 @@ class RayRanks:
             )
         return ray.get(calls)
 
+    def put(self, value: Any) -> Any:
+        """A reference into Ray's object store, which ``RankProcess.call`` resolves."""
+        return ray.put(value)
+
     def _report(self, failures: dict[int, RayError]) -> str:
         """The failure that explains the others: a death before an exception, an exception before a lost connection."""
         dead = [rank for rank, error in failures.items() if isinstance(error, RayActorError)]
