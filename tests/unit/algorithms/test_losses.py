@@ -1,22 +1,15 @@
 import pytest
 import torch
 
-from mindllm.algorithms import kl_loss, masked_sum, policy_loss, sft_loss, token_mean
+from mindllm.algorithms import kl_loss, masked_sum, policy_loss, sft_loss, token_weights
 from tests.vectors import assert_close, load_cases, tensor
 
-OTHER_AGGREGATION = "not a token-mean"
 LEFT_OUT = {
-    "pg_nemo_seq": OTHER_AGGREGATION,
-    "pg_trl_grpo": OTHER_AGGREGATION,
-    "pg_trl_dr_grpo": OTHER_AGGREGATION,
     "pg_nemo_reinforce": "no ratio",
     "pg_megatron_rl": "adds an entropy term of the sampled token only",
 }
-CASES = [
-    case
-    for case in load_cases("policy_loss")
-    if case["id"] not in LEFT_OUT and case["inputs"].get("agg", "token-mean") == "token-mean"
-]
+CASES = [case for case in load_cases("policy_loss") if case["id"] not in LEFT_OUT]
+AGGREGATION_OF_TRL = {"grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
 
 
 def _flat(rows: list) -> torch.Tensor:
@@ -43,13 +36,39 @@ def _advantages(inputs: dict) -> torch.Tensor:
     return tensor(inputs["advantages_per_seq"]).repeat_interleave(width)
 
 
+def _aggregation(inputs: dict) -> str:
+    if not inputs.get("config", {}).get("token_level_loss", True):
+        return "seq-mean-token-mean"
+    return inputs.get("agg") or AGGREGATION_OF_TRL.get(inputs.get("loss_type"), "token-mean")
+
+
+def _weights(inputs: dict, mask: torch.Tensor) -> torch.Tensor | None:
+    """None for the token mean; else the weights, in a batch of as many sequences as the source counted."""
+    aggregation = _aggregation(inputs)
+    if aggregation == "token-mean":
+        return None
+    rows, width = len(inputs["mask"]), len(inputs["mask"][0])
+    copies = inputs.get("global_batch_size", rows) // rows
+    longest = inputs.get("loss_scale_factor") or inputs.get("max_completion_length") or width
+    lengths = torch.full((rows * copies,), width)
+    return token_weights(mask.repeat(copies), lengths, aggregation, longest)[: len(mask)]
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c["id"])
 def test_policy_loss_gradient_and_metrics_equal_the_recorded_ones(case):
     inputs, expected = case["inputs"], case["expected"]
     logprobs = _flat(inputs["new_logprobs"]).requires_grad_()
     mask = _flat(inputs["mask"]).bool()
     denominator = inputs.get("batch_num_tokens") or inputs.get("global_valid_toks") or float(mask.sum())
-    out = policy_loss(logprobs, _flat(inputs["old_logprobs"]), _advantages(inputs), mask, denominator, **_clips(inputs))
+    out = policy_loss(
+        logprobs,
+        _flat(inputs["old_logprobs"]),
+        _advantages(inputs),
+        mask,
+        denominator,
+        **_clips(inputs),
+        weights=_weights(inputs, mask),
+    )
     loss = out.loss * inputs.get("dp_size", 1)  # the source undoes a mean over DP ranks
     kl_coef = inputs.get("config", {}).get("reference_policy_kl_penalty", 0.0)
     if kl_coef:
@@ -80,15 +99,7 @@ def _assert_metrics(case, out, denominator) -> None:
 
 def test_every_left_out_case_exists():
     assert set(LEFT_OUT) <= {case["id"] for case in load_cases("policy_loss")}
-    assert len(CASES) >= 14
-
-
-@pytest.mark.parametrize(
-    "case", [c for c in load_cases("aggregation") if c["inputs"]["agg"] == "token-mean"], ids=lambda c: c["id"]
-)
-def test_token_mean_equals_the_recorded_one(case):
-    mask = _flat(case["inputs"]["mask"]).bool()
-    assert_close(case, token_mean(_flat(case["inputs"]["loss"]), mask, float(mask.sum())), case["expected"]["out"])
+    assert len(CASES) == len(load_cases("policy_loss")) - 2
 
 
 def test_sft_loss_equals_the_recorded_one():
