@@ -1,6 +1,6 @@
 """Checkpoints: conversion, and what lies beside the tensors. Importing this does not import torch."""
 
-from mindllm.checkpoint.converter import check_layout, convert_hf_to_mcore, convert_mcore_to_hf
+from mindllm.checkpoint.converter import check_layout, convert, convert_hf_to_mcore, convert_mcore_to_hf
 from mindllm.checkpoint.info import (
     CheckpointInfo,
     copy_hf_files,
@@ -8,10 +8,13 @@ from mindllm.checkpoint.info import (
     read_checkpoint_info,
     write_checkpoint_info,
 )
+from mindllm.checkpoint.options import Options
 
 __all__ = [
     "CheckpointInfo",
+    "Options",
     "check_layout",
+    "convert",
     "convert_hf_to_mcore",
     "convert_mcore_to_hf",
     "copy_hf_files",

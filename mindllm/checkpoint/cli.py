@@ -5,7 +5,9 @@ import re
 import sys
 from collections.abc import Sequence
 
-from mindllm.checkpoint.converter import DEFAULT_MAX_SHARD_BYTES, convert_hf_to_mcore, convert_mcore_to_hf
+from mindllm.checkpoint.converter import convert
+from mindllm.checkpoint.head import HEADS
+from mindllm.checkpoint.options import DEFAULT_MAX_SHARD_BYTES, Options
 from mindllm.errors import UserError
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -30,8 +32,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="dtype of the result (default: that of the source)",
     )
     parser.add_argument("--verify", action="store_true", help="read the result back and compare; refuse NaN")
+    head = parser.add_argument_group("scalar head of a reward model or critic")
+    head.add_argument("--head", choices=HEADS, help="(default: the source's; a reward head for ...ForSequence...)")
+    head.add_argument("--head-init", choices=("normal", "zeros"), help="of a head put on a language model (normal)")
+    head.add_argument("--seed", type=int, help="of a normal head (0)")
 
-    to_mcore = parser.add_argument_group("hf -> mcore")
+    to_mcore = parser.add_argument_group("-> mcore")
     to_mcore.add_argument("--ckpt-format", choices=("torch_dist",), help="(default: torch_dist)")
     to_mcore.add_argument(
         "--make-vocab-size-divisible-by", type=_positive, metavar="N", help="pad the vocabulary to a multiple of N (1)"
@@ -44,9 +50,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     to_mcore.add_argument("--target-pipeline-parallel-size", type=_positive, metavar="N", help="likewise")
 
-    to_hf = parser.add_argument_group("mcore -> hf")
+    to_hf = parser.add_argument_group("mcore ->")
     to_hf.add_argument("--iteration", type=_positive, metavar="N", help="(default: the latest)")
-    to_hf.add_argument("--max-shard-size", type=_num_bytes, metavar="SIZE", help="e.g. 500MB or 2GiB (default: 5GB)")
+    to_hf.add_argument(
+        "--max-shard-size", type=_num_bytes, metavar="SIZE", help="to hf: e.g. 500MB or 2GiB (default: 5GB)"
+    )
     return parser
 
 
@@ -64,45 +72,51 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+# Options that only some directions have, by the directions (load and save type) that have them.
+_LOADS_MCORE = {("mcore", "hf"), ("mcore", "mcore")}
+_SAVES_MCORE = {("hf", "mcore"), ("mcore", "mcore")}
+_DIRECTIONS = {
+    "iteration": _LOADS_MCORE,
+    "max_shard_size": {("mcore", "hf")},
+    "ckpt_format": _SAVES_MCORE,
+    "make_vocab_size_divisible_by": _SAVES_MCORE,
+    "target_tensor_parallel_size": _SAVES_MCORE,
+    "target_pipeline_parallel_size": _SAVES_MCORE,
+}
+
+
 def _convert(options: argparse.Namespace) -> None:
     direction = (options.load_model_type, options.save_model_type)
-    family = None if options.model_type_hf == "auto" else options.model_type_hf
-    dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(options.params_dtype, options.params_dtype)
-    if direction == ("hf", "mcore"):
-        _refuse(options, ("iteration", "max_shard_size"))
-        convert_hf_to_mcore(
-            options.load_dir,
-            options.save_dir,
-            family=family,
-            params_dtype=dtype,
-            make_vocab_size_divisible_by=options.make_vocab_size_divisible_by or 1,
-            tensor_parallel_size=options.target_tensor_parallel_size,
-            pipeline_parallel_size=options.target_pipeline_parallel_size,
-            verify=options.verify,
-            report=_print,
-        )
-    elif direction == ("mcore", "hf"):
-        only_to_mcore = ("ckpt_format", "make_vocab_size_divisible_by")
-        _refuse(options, (*only_to_mcore, "target_tensor_parallel_size", "target_pipeline_parallel_size"))
-        convert_mcore_to_hf(
-            options.load_dir,
-            options.save_dir,
-            options.iteration,
-            family=family,
-            params_dtype=dtype,
-            max_shard_bytes=options.max_shard_size or DEFAULT_MAX_SHARD_BYTES,
-            verify=options.verify,
-            report=_print,
-        )
-    else:
-        raise UserError(f"{direction[0]} -> {direction[1]} is not a conversion; supported: hf -> mcore and mcore -> hf")
+    if direction == ("hf", "hf"):
+        raise UserError("hf -> hf is not a conversion; supported: hf -> mcore, mcore -> hf and mcore -> mcore")
+    _refuse(options, [name for name, directions in _DIRECTIONS.items() if direction not in directions])
+    if options.head in (None, "lm"):
+        _refuse(options, ("head_init", "seed"))
+    dtypes = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+    settings = Options(
+        options.load_model_type,
+        options.save_model_type,
+        family=None if options.model_type_hf == "auto" else options.model_type_hf,
+        iteration=options.iteration,
+        params_dtype=dtypes.get(options.params_dtype, options.params_dtype),
+        make_vocab_size_divisible_by=options.make_vocab_size_divisible_by or 1,
+        tensor_parallel_size=options.target_tensor_parallel_size,
+        pipeline_parallel_size=options.target_pipeline_parallel_size,
+        head=options.head,
+        head_init=options.head_init or "normal",
+        seed=options.seed or 0,
+        max_shard_bytes=options.max_shard_size or DEFAULT_MAX_SHARD_BYTES,
+        verify=options.verify,
+    )
+    convert(options.load_dir, options.save_dir, settings, _print)
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str]) -> None:
-    """Refuse options that would have no effect in this direction."""
+    """Refuse options that would have no effect."""
     for name in names:
         if getattr(options, name) is not None:
             direction = f"{options.load_model_type} -> {options.save_model_type}"
+            direction += "" if name in _DIRECTIONS else " without a new head"
             raise UserError(f"--{name.replace('_', '-')} has no effect with {direction}; leave it out")
 
 

@@ -1,12 +1,16 @@
-"""Conversion between Hugging Face and torch_dist directories: checks, plan, streaming, commit.
+"""Conversion between checkpoint directories: checks, plan, streaming, commit.
 
 Imports torch inside the functions, so that the command line answers quickly.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mindllm import __version__
+from mindllm.checkpoint.head import Head, NewHeadSource, choose_head, default_head, restate_head
 from mindllm.checkpoint.info import (
     TRACKER_NAME,
     copy_hf_files,
@@ -15,75 +19,41 @@ from mindllm.checkpoint.info import (
     read_checkpoint_info,
     write_checkpoint_info,
 )
+from mindllm.checkpoint.options import Options
 from mindllm.checkpoint.staging import committed_directory
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, family_of, load_architecture
 
+if TYPE_CHECKING:
+    from mindllm.checkpoint.recipe import Recipe, Source, Target
+
 _ITERATION = 1  # of a converted model
 _SLACK_BYTES = 64 * 2**20  # headers, tokenizer files
-DEFAULT_MAX_SHARD_BYTES = 5 * 10**9
 
 
 def _silent(line: str) -> None:
     """Report nothing."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Input:
+    """What is known of the source before a tensor is read; ``directory`` holds the tensors, ``hf_dir`` the config."""
+
+    model_type: str
+    directory: Path
+    hf_dir: Path
+    architecture: Architecture
+    head: Head
+
+
 def convert_hf_to_mcore(
-    load_dir: str | Path,
-    save_dir: str | Path,
-    *,
-    family: str | None = None,
-    params_dtype: str | None = None,
-    make_vocab_size_divisible_by: int = 1,
-    tensor_parallel_size: int | None = None,
-    pipeline_parallel_size: int | None = None,
-    verify: bool = False,
-    report: Callable[[str], None] = _silent,
+    load_dir: str | Path, save_dir: str | Path, *, report: Callable[[str], None] = _silent, **options: Any
 ) -> Path:
-    """Convert a Hugging Face model directory to a torch_dist checkpoint; return its iteration directory.
+    """Convert a Hugging Face model directory to a checkpoint; return its iteration directory.
 
-    ``family`` is checked against ``config.json`` when given. Weights keep their dtype unless ``params_dtype`` names
-    another. The vocabulary is padded with zero rows to a multiple of ``make_vocab_size_divisible_by``. The parallel
-    sizes are those the model is meant to run at: they are checked and recorded, the files do not depend on them.
-    ``report`` receives the plan and the result, a line at a time. Raises UserError; then nothing is at ``save_dir``.
+    ``options`` are fields of :class:`Options`. Raises UserError; then nothing is at ``save_dir``.
     """
-    from mindllm.checkpoint import hf_to_mcore
-    from mindllm.checkpoint.recipe import make_recipe, name_of
-    from mindllm.checkpoint.safetensors_io import SafetensorsReader
-    from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter
-
-    architecture = load_architecture(load_dir)
-    _check_family(architecture, family, load_dir)
-    check_layout(architecture, tensor_parallel_size, pipeline_parallel_size)
-    num_vocab_rows = -(-architecture.vocab_size // make_vocab_size_divisible_by) * make_vocab_size_divisible_by
-    recipe = make_recipe(architecture, num_vocab_rows, params_dtype)
-    with SafetensorsReader(load_dir) as reader:
-        hf_to_mcore.check_source(reader, recipe)
-        sizes = hf_to_mcore.stored_bytes(reader, recipe)
-        dtype = name_of(hf_to_mcore.stored_dtype(reader, recipe))
-        report(_plan(architecture, dtype, load_dir, save_dir, sizes))
-        with committed_directory(Path(save_dir), sum(sizes) + _SLACK_BYTES) as staged:
-            directory = iteration_dir(staged, _ITERATION)
-            directory.mkdir()
-            with TorchDistWriter(directory) as writer:
-                hf_to_mcore.write(reader, writer, recipe)
-                writer.finish(_ITERATION)
-            if verify:
-                with TorchDistReader(directory) as result:
-                    hf_to_mcore.verify(reader, result, recipe)
-            copy_hf_files(load_dir, directory / "hf", dtype)
-            provenance = {
-                "converted_from": str(Path(load_dir).resolve()),
-                "mindllm": __version__,
-                "target_tensor_parallel_size": tensor_parallel_size,
-                "target_pipeline_parallel_size": pipeline_parallel_size,
-            }
-            write_checkpoint_info(
-                directory, architecture, padded_vocab_size=num_vocab_rows, dtype=dtype, provenance=provenance
-            )
-            (staged / TRACKER_NAME).write_text(f"{_ITERATION}\n", encoding="utf-8")
-    report(f"wrote {save_dir}" + (", read back and equal" if verify else ""))
-    return iteration_dir(save_dir, _ITERATION)
+    return convert(load_dir, save_dir, Options("hf", "mcore", **options), report)
 
 
 def convert_mcore_to_hf(
@@ -91,44 +61,149 @@ def convert_mcore_to_hf(
     save_dir: str | Path,
     iteration: int | None = None,
     *,
-    family: str | None = None,
-    params_dtype: str | None = None,
-    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
-    verify: bool = False,
     report: Callable[[str], None] = _silent,
+    **options: Any,
 ) -> Path:
     """Convert one iteration (default: the latest) of a checkpoint to a Hugging Face model directory; return it.
 
-    Weights keep their dtype unless ``params_dtype`` names another; ``config.json`` states the result. A shard holds at
-    most ``max_shard_bytes``, unless one tensor is larger. Raises UserError; then nothing is at ``save_dir``.
+    ``options`` are fields of :class:`Options`. Raises UserError; then nothing is at ``save_dir``.
     """
-    from mindllm.checkpoint import mcore_to_hf
-    from mindllm.checkpoint.recipe import make_recipe, name_of
-    from mindllm.checkpoint.safetensors_io import SafetensorsReader, SafetensorsWriter
+    return convert(load_dir, save_dir, Options("mcore", "hf", iteration=iteration, **options), report)
+
+
+def convert(
+    load_dir: str | Path, save_dir: str | Path, options: Options, report: Callable[[str], None] = _silent
+) -> Path:
+    """Convert ``load_dir`` to ``save_dir`` as ``options`` say; return the new model or iteration directory.
+
+    ``report`` receives the plan and the result, a line at a time. Raises UserError; then nothing is at ``save_dir``.
+    """
+    from mindllm.checkpoint.recipe import make_recipe, name_of, transfer
+
+    found = _inspect(load_dir, options)
+    head = choose_head(found.head, options.head)
+    architecture = dataclasses.replace(
+        found.architecture,
+        scalar_head=head != "lm",
+        tie_embeddings=found.architecture.tie_embeddings and head == "lm",
+    )
+    check_layout(architecture, options.tensor_parallel_size, options.pipeline_parallel_size)
+    multiple = options.make_vocab_size_divisible_by
+    recipe = make_recipe(architecture, -(-architecture.vocab_size // multiple) * multiple, options.params_dtype)
+    with _open_source(found, architecture, options) as source:
+        sizes = recipe.stored_bytes(source)
+        dtype = name_of(recipe.stored_dtype(source))
+        report(_plan(architecture, dtype, found.directory, save_dir, sizes))
+        with committed_directory(Path(save_dir), sum(sizes) + _SLACK_BYTES) as staged:
+            place = _make_place(staged, options)
+            transfer(source, target := _open_target(place, source, recipe, options), recipe)
+            target.finish()
+            if options.verify:
+                _verify(source, place, recipe, options)
+            hf_dir = place if options.save_model_type == "hf" else place / "hf"
+            copy_hf_files(found.hf_dir, hf_dir, dtype)
+            if architecture.scalar_head and not found.architecture.scalar_head:
+                report(restate_head(hf_dir))
+            if options.save_model_type == "mcore":
+                _describe(staged, found, recipe, dtype, head, options)
+    report(f"wrote {save_dir}" + (", read back and equal" if options.verify else ""))
+    return Path(save_dir) if options.save_model_type == "hf" else iteration_dir(save_dir, _ITERATION)
+
+
+def _inspect(load_dir: str | Path, options: Options) -> _Input:
+    """Read what says which model is in ``load_dir``."""
+    if options.load_model_type == "hf":
+        architecture = load_architecture(load_dir)
+        found = _Input("hf", Path(load_dir), Path(load_dir), architecture, default_head(architecture))
+    else:
+        iteration = options.iteration
+        directory = latest_iteration_dir(load_dir) if iteration is None else iteration_dir(load_dir, iteration)
+        if not directory.is_dir():
+            raise UserError(f"{load_dir} has no iteration {iteration} ({directory.name})")
+        info = read_checkpoint_info(directory)
+        found = _Input("mcore", directory, info.hf_dir, info.architecture, info.head)
+    family = options.family
+    if family is not None and family_of(family).name != found.architecture.family:
+        raise UserError(f"{found.directory} holds a model of family '{found.architecture.family}', not '{family}'")
+    return found
+
+
+@contextmanager
+def _open_source(found: _Input, result: Architecture, options: Options) -> Iterator["Source"]:
+    """Yield the source's tensors as those of ``result``, with a new head where there was none."""
+    with _open_checkpoint(found.model_type, found.directory, found.architecture) as source:
+        if result.scalar_head and not found.architecture.scalar_head:
+            yield NewHeadSource(source, found.architecture, options.head_init, options.seed)
+        else:
+            yield source
+
+
+@contextmanager
+def _open_checkpoint(model_type: str, directory: Path, architecture: Architecture) -> Iterator["Source"]:
+    """Yield the tensors of ``architecture`` in ``directory``, after checking that they are all there."""
+    from mindllm.checkpoint.dist_side import DistSource
+    from mindllm.checkpoint.hf_side import HfSource
+    from mindllm.checkpoint.recipe import ordered_weights
+    from mindllm.checkpoint.safetensors_io import SafetensorsReader
     from mindllm.checkpoint.torch_dist import TorchDistReader
 
-    source = latest_iteration_dir(load_dir) if iteration is None else iteration_dir(load_dir, iteration)
-    if not source.is_dir():
-        raise UserError(f"{load_dir} has no iteration {iteration} ({source.name})")
-    info = read_checkpoint_info(source)
-    _check_family(info.architecture, family, source)
-    recipe = make_recipe(info.architecture, info.padded_vocab_size, params_dtype)
-    with TorchDistReader(source) as reader:
-        mcore_to_hf.check_source(reader, recipe)
-        planned = mcore_to_hf.planned_tensors(reader, recipe)
-        sizes = [tensor.num_bytes for tensor in planned]
-        dtype = name_of(mcore_to_hf.stored_dtype(reader, recipe))
-        report(_plan(info.architecture, dtype, source, save_dir, sizes))
-        with committed_directory(Path(save_dir), sum(sizes) + _SLACK_BYTES) as staged:
-            writer = SafetensorsWriter(staged, planned, max_shard_bytes)
-            mcore_to_hf.write(reader, writer, recipe)
-            writer.finish()
-            if verify:
-                with SafetensorsReader(staged) as result:
-                    mcore_to_hf.verify(reader, result, recipe)
-            copy_hf_files(info.hf_dir, staged, dtype)
-    report(f"wrote {save_dir}" + (", read back and equal" if verify else ""))
-    return Path(save_dir)
+    weights = ordered_weights(architecture)
+    if model_type == "hf":
+        with SafetensorsReader(directory) as files:
+            yield HfSource(files, architecture, weights)
+    else:
+        with TorchDistReader(directory) as chunks:
+            yield DistSource(chunks, architecture, weights)
+
+
+def _make_place(staged: Path, options: Options) -> Path:
+    """Return the directory for the tensors under ``staged``."""
+    if options.save_model_type == "hf":
+        return staged
+    place = iteration_dir(staged, _ITERATION)
+    place.mkdir()
+    return place
+
+
+def _open_target(place: Path, source: "Source", recipe: "Recipe", options: Options) -> "Target":
+    from mindllm.checkpoint.dist_side import DistTarget
+    from mindllm.checkpoint.hf_side import HfTarget
+
+    if options.save_model_type == "hf":
+        return HfTarget(place, recipe, source, options.max_shard_bytes)
+    return DistTarget(place, recipe, _ITERATION)
+
+
+def _verify(source: "Source", place: Path, recipe: "Recipe", options: Options) -> None:
+    """Read everything back. Raises UserError for a tensor that differs from its source or holds NaN or infinity."""
+    from mindllm.checkpoint.recipe import same_bits
+
+    with _open_checkpoint(options.save_model_type, place, recipe.architecture) as result:
+        for weight in recipe.weights:
+            wanted = recipe.produce(source, weight)
+            if not same_bits(result.read(weight), wanted):
+                raise UserError(f"verify: {result.origin(weight)} (layer {weight.layer}) was not written correctly")
+            if not wanted.isfinite().all():
+                raise UserError(f"verify: {source.origin(weight)} in {source.directory} holds NaN or infinity")
+
+
+def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: Head, options: Options) -> None:
+    """Write ``mindllm.json`` and the iteration tracker of an mcore result."""
+    provenance = {
+        "converted_from": str(found.directory.resolve()),
+        "mindllm": __version__,
+        "target_tensor_parallel_size": options.tensor_parallel_size,
+        "target_pipeline_parallel_size": options.pipeline_parallel_size,
+    }
+    write_checkpoint_info(
+        iteration_dir(staged, _ITERATION),
+        recipe.architecture,
+        padded_vocab_size=recipe.num_vocab_rows,
+        dtype=dtype,
+        head=head,
+        provenance=provenance,
+    )
+    (staged / TRACKER_NAME).write_text(f"{_ITERATION}\n", encoding="utf-8")
 
 
 def check_layout(
@@ -154,11 +229,6 @@ def _check_divides(name: str, size: int | None, dimensions: dict[str, int]) -> N
     nearest = sorted(sorted(valid, key=lambda n: abs(n - size))[:3])
     numbers = ", ".join(f"{key} {value}" for key, value in wrong.items())
     raise UserError(f"{name} {size} does not divide {numbers}; the nearest that do are {nearest}")
-
-
-def _check_family(architecture: Architecture, family: str | None, directory: str | Path) -> None:
-    if family is not None and family_of(family).name != architecture.family:
-        raise UserError(f"{directory} holds a model of family '{architecture.family}', not '{family}'")
 
 
 def _plan(architecture: Architecture, dtype: str, source: str | Path, target: str | Path, sizes: Sequence[int]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mindllm.checkpoint.head import HEADS, Head, default_head
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, load_architecture
 
@@ -27,7 +28,8 @@ class CheckpointInfo:
     """One iteration of a checkpoint, as far as it is known without reading tensors.
 
     ``padded_vocab_size`` is the number of vocabulary rows that the writer of the checkpoint used; ``dtype`` names the
-    dtype of the weights on disk; ``hf_dir`` holds ``config.json`` and the tokenizer.
+    dtype of the weights on disk; ``hf_dir`` holds ``config.json`` and the tokenizer. ``head`` is ``lm``, or ``reward``
+    or ``value`` for a model that scores tokens with one number (``architecture.scalar_head``).
     """
 
     architecture: Architecture
@@ -35,6 +37,7 @@ class CheckpointInfo:
     padded_vocab_size: int
     dtype: str
     hf_dir: Path
+    head: Head
 
 
 def iteration_dir(directory: str | Path, iteration: int) -> Path:
@@ -83,12 +86,16 @@ def read_checkpoint_info(iteration_dir: str | Path) -> CheckpointInfo:
             padded_vocab_size=int(values["padded_vocab_size"]),
             dtype=str(values["dtype"]),
             hf_dir=hf_dir,
+            head=values.get("head", "lm"),
         )
         stated = {"family": values["family"], "vocab_size": info.vocab_size, "tie_embeddings": values["tie_embeddings"]}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is broken: {error!r}") from None
     if version != FORMAT_VERSION:
         raise UserError(f"{path} has format_version {version}; this version reads {FORMAT_VERSION}")
+    if info.head not in HEADS or (info.head == "lm") == architecture.scalar_head:
+        kind = "scores with one number" if architecture.scalar_head else "is a language model"
+        raise UserError(f"{path} says head = {info.head!r}, but the model of hf/config.json {kind}")
     for name, value in stated.items():
         if value != getattr(architecture, name):
             raise UserError(f"{path} says {name} = {value!r}, but hf/config.json {getattr(architecture, name)!r}")
@@ -101,12 +108,13 @@ def write_checkpoint_info(
     *,
     padded_vocab_size: int | None = None,
     dtype: str | None = None,
+    head: Head | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
     """Write ``mindllm.json`` into ``iteration_dir``.
 
-    ``padded_vocab_size`` defaults to the true size, ``dtype`` to the architecture's; ``provenance`` is JSON data that
-    says where the checkpoint came from.
+    ``padded_vocab_size`` defaults to the true size, ``dtype`` to the architecture's, ``head`` to ``lm`` or, for an
+    architecture with a scalar head, ``reward``; ``provenance`` is JSON data that says where the checkpoint came from.
     """
     values = {
         "format_version": FORMAT_VERSION,
@@ -115,6 +123,7 @@ def write_checkpoint_info(
         "padded_vocab_size": padded_vocab_size or architecture.vocab_size,
         "dtype": dtype or architecture.dtype,
         "tie_embeddings": architecture.tie_embeddings,
+        "head": head or default_head(architecture),
         "provenance": dict(provenance or {}),
     }
     path = Path(iteration_dir) / INFO_NAME

@@ -1,15 +1,41 @@
-"""What one conversion does to every tensor, and the small helpers that both directions share."""
+"""What one conversion does to every tensor, the two ends it connects, and the small helpers that they share."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from mindllm.models.families import Architecture, Weight, family_of
+from mindllm.models.families import EMBEDDING_KEY, Architecture, Weight, family_of
 
-EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _MAX_LISTED = 8
+
+
+class Source(Protocol):
+    """A checkpoint to read, seen as megatron-core's tensors without padding and without a layer axis."""
+
+    directory: Path
+
+    def dtype(self, weight: Weight) -> torch.dtype:
+        """Return the dtype of what :meth:`read` returns."""
+
+    def read(self, weight: Weight) -> torch.Tensor:
+        """Return the tensor of ``weight.mcore_shape``, contiguous."""
+
+    def origin(self, weight: Weight) -> str:
+        """Return how this side calls the weight, for messages."""
+
+
+class Target(Protocol):
+    """A checkpoint being written from the same tensors; each weight of the model is written once, in any order."""
+
+    def write(self, weight: Weight, tensor: torch.Tensor) -> None:
+        """Write one tensor of ``weight.mcore_shape``."""
+
+    def finish(self) -> None:
+        """Write what makes the result readable."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +50,45 @@ class Recipe:
     num_vocab_rows: int
     dtype: torch.dtype | None
 
-    def cast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return ``tensor`` in the dtype of the result."""
+    def dtype_of(self, source: Source, weight: Weight) -> torch.dtype:
+        """Return the dtype that ``weight`` has in the result."""
+        return self.dtype or source.dtype(weight)
+
+    def produce(self, source: Source, weight: Weight) -> torch.Tensor:
+        """Return ``weight`` in the dtype of the result."""
+        tensor = source.read(weight)
         return tensor if self.dtype is None else tensor.to(self.dtype)
+
+    def stored_dtype(self, source: Source) -> torch.dtype:
+        """Return the dtype that the result's config should state: that of its embedding."""
+        return self.dtype_of(source, next(weight for weight in self.weights if weight.mcore == EMBEDDING_KEY))
+
+    def stored_bytes(self, source: Source) -> list[int]:
+        """Return how many bytes each weight takes in the result."""
+        shapes = [
+            (self.num_vocab_rows, *weight.mcore_shape[1:]) if weight.has_vocab_rows else weight.mcore_shape
+            for weight in self.weights
+        ]
+        pairs = zip(self.weights, shapes, strict=True)
+        return [torch.Size(shape).numel() * self.dtype_of(source, weight).itemsize for weight, shape in pairs]
 
 
 def make_recipe(architecture: Architecture, num_vocab_rows: int, dtype_name: str | None) -> Recipe:
     """Return the recipe that goes through the model layer by layer, tensors outside the layers last."""
+    dtype = None if dtype_name is None else _DTYPES[dtype_name]
+    return Recipe(architecture, ordered_weights(architecture), num_vocab_rows, dtype)
+
+
+def ordered_weights(architecture: Architecture) -> list[Weight]:
+    """Return the weights of a model layer by layer, those outside the layers last."""
     weights = family_of(architecture.family).weights(architecture)
-    by_layer = sorted(weights, key=lambda weight: architecture.num_layers if weight.layer is None else weight.layer)
-    return Recipe(architecture, by_layer, num_vocab_rows, None if dtype_name is None else _DTYPES[dtype_name])
+    return sorted(weights, key=lambda weight: architecture.num_layers if weight.layer is None else weight.layer)
+
+
+def transfer(source: Source, target: Target, recipe: Recipe) -> None:
+    """Write every weight, one at a time."""
+    for weight in recipe.weights:
+        target.write(weight, recipe.produce(source, weight))
 
 
 def name_of(dtype: torch.dtype) -> str:

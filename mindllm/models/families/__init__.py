@@ -3,6 +3,16 @@
 from mindllm.models.families.architecture import Architecture, Llama3RopeScaling
 from mindllm.models.families.base import Family
 from mindllm.models.families.registry import family_of, load_architecture, read_config
-from mindllm.models.families.weights import Weight
+from mindllm.models.families.weights import EMBEDDING_KEY, OUTPUT_KEY, Weight
 
-__all__ = ["Architecture", "Family", "Llama3RopeScaling", "Weight", "family_of", "load_architecture", "read_config"]
+__all__ = [
+    "EMBEDDING_KEY",
+    "OUTPUT_KEY",
+    "Architecture",
+    "Family",
+    "Llama3RopeScaling",
+    "Weight",
+    "family_of",
+    "load_architecture",
+    "read_config",
+]

@@ -18,7 +18,8 @@ class Architecture:
     """One model's shape, read from a Hugging Face ``config.json`` by its family.
 
     Sizes are counts of elements; ``vocab_size`` is the true one, before padding for tensor parallelism.
-    ``dtype`` is the checkpoint's own (``float32``, ``bfloat16``, ``float16``).
+    ``dtype`` is the checkpoint's own (``float32``, ``bfloat16``, ``float16``). A model with a ``scalar_head`` scores
+    each token with one number instead of one per vocabulary entry; its embedding is never tied to that head.
     """
 
     family: str
@@ -38,3 +39,4 @@ class Architecture:
     dtype: str
     init_std: float = 0.02
     rope_scaling: Llama3RopeScaling | None = None
+    scalar_head: bool = False

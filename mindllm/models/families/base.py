@@ -13,7 +13,7 @@ _REQUIRED_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden
 _HONOURED = ROPE_FIELDS | {
     *_REQUIRED_SIZES,
     *("architectures", "dtype", "head_dim", "initializer_range", "max_position_embeddings", "model_type"),
-    *("num_key_value_heads", "rms_norm_eps", "tie_word_embeddings", "torch_dtype"),
+    *("id2label", "num_key_value_heads", "num_labels", "rms_norm_eps", "tie_word_embeddings", "torch_dtype"),
 }
 _SLIDING_WINDOW = frozenset({"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"})
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -24,7 +24,7 @@ _IRRELEVANT = frozenset(
     "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path add_cross_attention "
     "bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward cross_attention_hidden_size "
     "decoder_start_token_id diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size eos_token_id "
-    "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id id2label is_decoder "
+    "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id is_decoder "
     "is_encoder_decoder label2id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams "
     "num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix problem_type "
     "pruned_heads remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id "
@@ -54,6 +54,11 @@ class Family:
     qkv_bias: bool = False
     qk_layernorm: bool = False
 
+    @property
+    def scoring_class(self) -> str:
+        """Return the name of Hugging Face's class of this family with a score instead of a vocabulary."""
+        return self.hf_class.replace("ForCausalLM", "ForSequenceClassification")
+
     def hf_name(self, mcore: str) -> str:
         """Return the Hugging Face name of the unstacked, unfused tensor that megatron-core calls ``mcore``."""
         return next(rule.hf[0] for rule in self.rules if rule.mcore == mcore)
@@ -70,6 +75,7 @@ class Family:
         """
         self._check_fields(config, source)
         values = {**self.defaults, **{key: value for key, value in config.items() if value is not None}}
+        scalar_head = self._has_scalar_head(config, source)
         sizes = {key: _positive_int(values, key, source) for key in _REQUIRED_SIZES}
         _refuse_sliding_window(values, source)
         heads, hidden = sizes["num_attention_heads"], sizes["hidden_size"]
@@ -94,21 +100,33 @@ class Family:
             max_position_embeddings=_positive_int(values, "max_position_embeddings", source),
             norm_epsilon=_positive_float(values, "rms_norm_eps", source),
             rotary_base=rotary_base,
-            tie_embeddings=_boolean(values, "tie_word_embeddings", source),
+            tie_embeddings=_boolean(values, "tie_word_embeddings", source) and not scalar_head,
             qkv_bias=self.qkv_bias,
             qk_layernorm=self.qk_layernorm,
             dtype=_dtype(config, source),
             init_std=_positive_float(values, "initializer_range", source),
             rope_scaling=rope_scaling,
+            scalar_head=scalar_head,
         )
+
+    def _has_scalar_head(self, config: Mapping[str, Any], source: str) -> bool:
+        """Return whether the model scores tokens with one number, refusing classifiers with several labels."""
+        classes = config.get("architectures") or [self.hf_class]
+        if self.hf_class in classes:
+            return False
+        if self.scoring_class not in classes:
+            raise UserError(
+                f"{source}: architectures is {classes}; of family '{self.name}' only {self.hf_class} and "
+                f"{self.scoring_class} are known"
+            )
+        labels = config.get("id2label")
+        num_labels = config.get("num_labels", 2) if labels is None else len(labels)
+        if num_labels != 1:
+            raise UserError(f"{source}: {self.scoring_class} has {num_labels} labels; a reward model has num_labels 1")
+        return True
 
     def _check_fields(self, config: Mapping[str, Any], source: str) -> None:
         """Refuse every field that is neither honoured nor irrelevant, and wrong values of fixed ones."""
-        classes = config.get("architectures") or [self.hf_class]
-        if self.hf_class not in classes:
-            raise UserError(
-                f"{source}: architectures is {classes}; of family '{self.name}' only {self.hf_class} is known"
-            )
         known = _HONOURED | _IRRELEVANT | self.irrelevant | self.fixed.keys()
         for key, value in config.items():
             if value is None or key in known:

@@ -22,7 +22,6 @@ class Rule:
     hf: tuple[str, ...]
     hf_shapes: tuple[tuple[str, ...], ...]
     transform: Transform = "identity"
-    untied_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,21 @@ def dimensions(architecture: Architecture) -> dict[str, int]:
         "kv": architecture.num_query_groups * architecture.head_dim,
         "head_dim": architecture.head_dim,
         "vocab": architecture.vocab_size,
+        "one": 1,
     }
 
 
 def expand(rules: tuple[Rule, ...], architecture: Architecture) -> Iterator[Weight]:
-    """Yield every weight of the model in the order of its rules, a rule's layers one after the other."""
+    """Yield every weight of the model in the order of its rules, a rule's layers one after the other.
+
+    The rule of the output layer is left out when it is tied, and is :data:`SCORE` under a scalar head.
+    """
     sizes = dimensions(architecture)
     for rule in rules:
-        if rule.untied_only and architecture.tie_embeddings:
-            continue
+        if rule.mcore == OUTPUT_KEY:
+            if architecture.tie_embeddings:
+                continue
+            rule = SCORE if architecture.scalar_head else rule
         shapes = tuple(tuple(sizes[name] for name in shape) for shape in rule.hf_shapes)
         merged = (sum(shape[0] for shape in shapes), *shapes[0][1:])
         stacked = "{layer}" in rule.hf[0]
@@ -68,9 +73,11 @@ def expand(rules: tuple[Rule, ...], architecture: Architecture) -> Iterator[Weig
             yield Weight(rule.mcore, layer, merged, names, shapes, rule.transform, has_vocab_rows)
 
 
-EMBEDDING = Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), (("vocab", "hidden"),))
+EMBEDDING_KEY, OUTPUT_KEY = "embedding.word_embeddings.weight", "output_layer.weight"
+EMBEDDING = Rule(EMBEDDING_KEY, ("model.embed_tokens.weight",), (("vocab", "hidden"),))
 FINAL_NORM = Rule("decoder.final_layernorm.weight", ("model.norm.weight",), (("hidden",),))
-OUTPUT = Rule("output_layer.weight", ("lm_head.weight",), (("vocab", "hidden"),), untied_only=True)
+OUTPUT = Rule(OUTPUT_KEY, ("lm_head.weight",), (("vocab", "hidden"),))
+SCORE = Rule(OUTPUT_KEY, ("score.weight",), (("one", "hidden"),))  # takes the output's place under a scalar head
 
 _MCORE, _HF = "decoder.layers.", "model.layers.{layer}."
 _QKV_PROJECTIONS = tuple(_HF + f"self_attn.{name}_proj." for name in "qkv")

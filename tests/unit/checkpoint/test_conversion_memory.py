@@ -16,7 +16,7 @@ MEASURE = """
 import resource, sys
 import torch.distributed.checkpoint.filesystem
 from mindllm.checkpoint import convert_hf_to_mcore, convert_mcore_to_hf
-from mindllm.checkpoint import hf_to_mcore, mcore_to_hf
+from mindllm.checkpoint import dist_side, hf_side
 
 hf, mcore, back = sys.argv[1:]
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, GenerationConfig
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -25,9 +25,13 @@ def make_hf_model(
     tied: bool = False,
     dtype: torch.dtype = torch.float32,
     shard_size: str = "1GB",
+    scoring: bool = False,
     **changes: Any,
 ) -> Path:
-    """Save a random model of ``family`` with 2 query groups, 4 layers and the odd vocabulary of 101 tokens."""
+    """Save a random model of ``family`` with 2 query groups, 4 layers and the odd vocabulary of 101 tokens.
+
+    ``scoring`` saves an ``AutoModelForSequenceClassification`` with one label instead of a language model.
+    """
     values: dict[str, Any] = {
         "vocab_size": 101,
         "hidden_size": 64,
@@ -42,7 +46,10 @@ def make_hf_model(
         values["rope_parameters"] = LLAMA3_ROPE
     if family != "qwen2":
         values["head_dim"] = 24  # not hidden_size / num_attention_heads
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**values, **changes}))
+    if scoring:
+        values |= {"num_labels": 1, "pad_token_id": 0}
+    auto_class = AutoModelForSequenceClassification if scoring else AutoModelForCausalLM
+    model = auto_class.from_config(AutoConfig.for_model(family, **{**values, **changes}))
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         parameter.data.normal_(generator=generator)

@@ -1,0 +1,86 @@
+"""A torch_dist directory as one end of a conversion."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from mindllm.checkpoint.recipe import Recipe, listed
+from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter
+from mindllm.errors import UserError
+from mindllm.models.families import Architecture, Weight
+from mindllm.models.families.transforms import pad_rows
+
+_OPTIMIZER_PREFIXES = ("optimizer.", "chained_")
+
+
+class DistSource:
+    """Reads the weights of an architecture from a torch_dist directory written at any layout.
+
+    The constructor checks that the checkpoint holds exactly the architecture's tensors in the right shapes; tensors of
+    an optimizer beside them are left alone. Raises UserError listing what does not fit.
+    """
+
+    def __init__(self, reader: TorchDistReader, architecture: Architecture, weights: Sequence[Weight]) -> None:
+        self.directory = reader.directory
+        self._reader = reader
+        expected = {weight.mcore for weight in weights}
+        present = {key for key in reader.keys() if not key.startswith(_OPTIMIZER_PREFIXES)}
+        missing = expected - present
+        if missing:
+            raise UserError(f"{self.directory} lacks tensors that its hf/config.json implies: {listed(missing)}")
+        left_over = present - expected
+        if left_over:
+            raise UserError(f"{self.directory} has tensors that its hf/config.json does not imply: {listed(left_over)}")
+        for weight in weights:
+            self._check_shape(weight, architecture.num_layers)
+
+    def _check_shape(self, weight: Weight, num_layers: int) -> None:
+        shape = self._reader.shape(weight.mcore)
+        wanted = weight.mcore_shape if weight.layer is None else (num_layers, *weight.mcore_shape)
+        fits = shape == wanted
+        if weight.has_vocab_rows:
+            fits = len(shape) == 2 and shape[0] >= wanted[0] and shape[1:] == wanted[1:]
+        if not fits:
+            raise UserError(f"{self.directory}: {weight.mcore} has shape {shape}; hf/config.json implies {wanted}")
+
+    def dtype(self, weight: Weight) -> torch.dtype:
+        """Return the dtype of what :meth:`read` returns."""
+        return self._reader.dtype(weight.mcore)
+
+    def read(self, weight: Weight) -> torch.Tensor:
+        """Return the tensor of ``weight.mcore_shape``: one layer of a stacked key, no padding rows."""
+        if weight.layer is not None:
+            return self._reader.read_layer(weight.mcore, weight.layer)
+        tensor = self._reader.read(weight.mcore)
+        return tensor[: weight.mcore_shape[0]] if weight.has_vocab_rows else tensor
+
+    def origin(self, weight: Weight) -> str:
+        """Return the key."""
+        return weight.mcore
+
+
+class DistTarget:
+    """Writes a torch_dist directory, its vocabulary padded with zero rows."""
+
+    def __init__(self, directory: Path, recipe: Recipe, iteration: int) -> None:
+        self._recipe = recipe
+        self._iteration = iteration
+        self._writer = TorchDistWriter(directory)
+
+    def write(self, weight: Weight, tensor: torch.Tensor) -> None:
+        """Write one tensor, or one layer of a stacked one."""
+        if weight.has_vocab_rows:
+            tensor = pad_rows(tensor, self._recipe.num_vocab_rows)
+        if weight.layer is None:
+            self._writer.write(weight.mcore, tensor)
+        else:
+            self._writer.write_layer(weight.mcore, tensor, weight.layer, self._recipe.architecture.num_layers)
+
+    def finish(self) -> None:
+        """Write the metadata, and the empty fp8 states of linear layers that megatron-core's loader asks for."""
+        weights, num_layers = self._recipe.weights, self._recipe.architecture.num_layers
+        for module in sorted({weight.mcore.rpartition(".")[0] for weight in weights if ".linear_" in weight.mcore}):
+            for layer in range(num_layers):
+                self._writer.write_empty_object(f"{module}._extra_state", layer, num_layers)
+        self._writer.finish(self._iteration)

@@ -1,0 +1,113 @@
+"""Scalar heads: one put on a language model, and the Hugging Face config that says a model has one. No torch."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from mindllm.errors import UserError
+from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of, read_config
+
+if TYPE_CHECKING:
+    import torch
+
+    from mindllm.checkpoint.recipe import Source
+
+Head = Literal["lm", "reward", "value"]
+HeadInit = Literal["normal", "zeros"]
+HEADS: tuple[Head, ...] = get_args(Head)
+
+
+def default_head(architecture: Architecture) -> Head:
+    """Return what a head is called where nobody said: Hugging Face does not tell a reward model from a critic."""
+    return "reward" if architecture.scalar_head else "lm"
+
+
+def choose_head(source_head: Head, wanted: Head | None) -> Head:
+    """Return the head of the result. Raises UserError when a vocabulary would have to come from a scalar head."""
+    if wanted is None:
+        return source_head
+    if wanted == "lm" and source_head != "lm":
+        raise UserError(f"--head lm: the source has a {source_head} head; the output layer of the language is gone")
+    return wanted
+
+
+class NewHeadSource:
+    """A language model's source with a fresh scalar head in place of its output layer.
+
+    The head is normal with the architecture's initial standard deviation, or zero; the same ``seed`` gives the same
+    head. Its dtype is that of the embedding.
+    """
+
+    def __init__(self, source: "Source", architecture: Architecture, init: HeadInit, seed: int) -> None:
+        self.directory = source.directory
+        self._source = source
+        self._std = 0.0 if init == "zeros" else architecture.init_std
+        self._seed = seed
+        self._embedding = _weight_of(architecture, EMBEDDING_KEY)
+
+    def dtype(self, weight: Weight) -> "torch.dtype":
+        """Return the dtype of what :meth:`read` returns."""
+        return self._source.dtype(self._embedding if _is_head(weight) else weight)
+
+    def read(self, weight: Weight) -> "torch.Tensor":
+        """Return the source's tensor, or the new head ``[1, hidden]``."""
+        if not _is_head(weight):
+            return self._source.read(weight)
+        import torch
+
+        generator = torch.Generator().manual_seed(self._seed)
+        return (torch.randn(weight.mcore_shape, generator=generator) * self._std).to(self.dtype(weight))
+
+    def origin(self, weight: Weight) -> str:
+        """Return how the source calls the weight."""
+        return self._source.origin(weight)
+
+
+def _is_head(weight: Weight) -> bool:
+    return weight.mcore == OUTPUT_KEY
+
+
+def _weight_of(architecture: Architecture, key: str) -> Weight:
+    return next(weight for weight in family_of(architecture.family).weights(architecture) if weight.mcore == key)
+
+
+def restate_head(hf_dir: Path) -> str:
+    """Make the ``config.json`` of a language model in ``hf_dir`` say that the model scores with one number.
+
+    Hugging Face finds the last token with ``pad_token_id``: kept, or the tokenizer's, or else the end token; then
+    Hugging Face scores the token before it. Returns a line that says which.
+    """
+    config = read_config(hf_dir)
+    family = family_of(config["model_type"])
+    config |= {"architectures": [family.scoring_class], "num_labels": 1}
+    config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    origin = "config.json"
+    if config.get("pad_token_id") is None:
+        config["pad_token_id"], origin = _tokenizer_pad_id(hf_dir), "the tokenizer"
+    if config["pad_token_id"] is None:
+        end = config.get("eos_token_id")
+        config["pad_token_id"], origin = end[0] if isinstance(end, list) else end, "the end token, for want of another"
+    path = hf_dir / "config.json"
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return f"new scalar head; pad_token_id {config['pad_token_id']} ({origin})"
+
+
+def _tokenizer_pad_id(hf_dir: Path) -> int | None:
+    """Return the id of the tokenizer's padding token, if its files name one."""
+    token = _read_json(hf_dir / "tokenizer_config.json").get("pad_token")
+    token = token.get("content") if isinstance(token, dict) else token
+    added = _read_json(hf_dir / "tokenizer_config.json").get("added_tokens_decoder", {})
+    ids = {entry.get("content"): int(key) for key, entry in added.items()}
+    tokenizer = _read_json(hf_dir / "tokenizer.json")
+    ids |= {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens", ())}
+    return ids.get(token)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+    return value if isinstance(value, dict) else {}

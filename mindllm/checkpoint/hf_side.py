@@ -1,0 +1,111 @@
+"""A Hugging Face directory as one end of a conversion."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from mindllm.checkpoint.recipe import Recipe, Source, listed, same_bits
+from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsReader, SafetensorsWriter
+from mindllm.errors import UserError
+from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of
+from mindllm.models.families.transforms import merge, split
+
+_UNUSED = re.compile(r".*rotary_emb\.inv_freq")  # a buffer that old versions of transformers saved
+_WEIGHT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class HfSource:
+    """Reads the weights of an architecture from safetensors files.
+
+    The constructor checks that the files hold exactly the architecture's tensors, in the right shapes and one dtype per
+    mcore key; a tied output layer that is there all the same must equal the embedding. Raises UserError listing what
+    does not fit.
+    """
+
+    def __init__(self, reader: SafetensorsReader, architecture: Architecture, weights: Sequence[Weight]) -> None:
+        self.directory = reader.directory
+        self._reader = reader
+        self._architecture = architecture
+        self._check_names(weights)
+        self._check_tensors(weights)
+
+    def _check_names(self, weights: Sequence[Weight]) -> None:
+        present = self._reader.infos.keys()
+        expected = {name for weight in weights for name in weight.hf}
+        ignored = {name for name in present if _UNUSED.fullmatch(name)}
+        if self._architecture.tie_embeddings:
+            ignored |= self._tied_output()
+        missing = expected - present
+        if missing:
+            raise UserError(f"{self.directory} lacks tensors that its config.json implies: {listed(missing)}")
+        left_over = present - expected - ignored
+        if left_over:
+            raise UserError(f"{self.directory} has tensors that its config.json does not imply: {listed(left_over)}")
+
+    def _tied_output(self) -> set[str]:
+        """Return the name of a tied output layer that is in the files all the same, after comparing it."""
+        infos = self._reader.infos
+        embedding, output = (family_of(self._architecture.family).hf_name(key) for key in (EMBEDDING_KEY, OUTPUT_KEY))
+        if output not in infos or embedding not in infos:
+            return set()
+        if not same_bits(self._reader.read(embedding), self._reader.read(output)):
+            path = infos[output].path
+            raise UserError(
+                f"{path}: {output} differs from {embedding}, but config.json has tie_word_embeddings = true"
+            )
+        return {output}
+
+    def _check_tensors(self, weights: Sequence[Weight]) -> None:
+        """Refuse wrong shapes and dtypes, and dtypes that differ where tensors are joined under one key."""
+        firsts: dict[str, str] = {}
+        for weight in weights:
+            for name, shape in zip(weight.hf, weight.hf_shapes, strict=True):
+                info = self._reader.infos[name]
+                if info.shape != shape:
+                    raise UserError(f"{info.path}: {name} has shape {info.shape}; config.json implies {shape}")
+                if info.dtype not in _WEIGHT_DTYPES:
+                    raise UserError(
+                        f"{info.path}: {name} is {info.dtype}; weights of fp32, bf16 and fp16 can be converted"
+                    )
+                first = firsts.setdefault(weight.mcore, name)
+                if info.dtype != self._reader.infos[first].dtype:
+                    raise UserError(
+                        f"{name} is {info.dtype} but {first} {self._reader.infos[first].dtype}; megatron-core keeps "
+                        "them in one tensor"
+                    )
+
+    def dtype(self, weight: Weight) -> torch.dtype:
+        """Return the dtype of what :meth:`read` returns."""
+        return self._reader.infos[weight.hf[0]].dtype
+
+    def read(self, weight: Weight) -> torch.Tensor:
+        """Return the tensor of ``weight.mcore_shape`` made from the Hugging Face ones."""
+        return merge(weight, [self._reader.read(name) for name in weight.hf], self._architecture)
+
+    def origin(self, weight: Weight) -> str:
+        """Return the Hugging Face names."""
+        return " or ".join(weight.hf)
+
+
+class HfTarget:
+    """Writes safetensors shards of at most ``max_shard_bytes``, unless one tensor is larger."""
+
+    def __init__(self, directory: Path, recipe: Recipe, source: Source, max_shard_bytes: int) -> None:
+        self._architecture = recipe.architecture
+        planned = [
+            PlannedTensor(name, recipe.dtype_of(source, weight), shape)
+            for weight in recipe.weights
+            for name, shape in zip(weight.hf, weight.hf_shapes, strict=True)
+        ]
+        self._writer = SafetensorsWriter(directory, planned, max_shard_bytes)
+
+    def write(self, weight: Weight, tensor: torch.Tensor) -> None:
+        """Write the Hugging Face tensors that ``tensor`` is made of."""
+        for name, part in zip(weight.hf, split(weight, tensor, self._architecture), strict=True):
+            self._writer.write(name, part)
+
+    def finish(self) -> None:
+        """Write the index."""
+        self._writer.finish()

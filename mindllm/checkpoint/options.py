@@ -1,0 +1,34 @@
+"""What a conversion may be told. No torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mindllm.checkpoint.head import Head, HeadInit
+
+ModelType = Literal["hf", "mcore"]
+DEFAULT_MAX_SHARD_BYTES = 5 * 10**9
+
+
+@dataclass(frozen=True)
+class Options:
+    """One conversion's settings, named as on the command line; those of the other direction are not read.
+
+    ``family`` is checked against ``config.json`` when given. Weights keep their dtype unless ``params_dtype`` names
+    another. The vocabulary of an mcore result is padded with zero rows to a multiple of
+    ``make_vocab_size_divisible_by``. Without ``head`` the result has the source's; a new head is ``head_init`` by
+    ``seed``. A shard of a Hugging Face result holds at most ``max_shard_bytes``, unless one tensor is larger.
+    """
+
+    load_model_type: ModelType
+    save_model_type: ModelType
+    family: str | None = None
+    iteration: int | None = None
+    params_dtype: str | None = None
+    make_vocab_size_divisible_by: int = 1
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    head: Head | None = None
+    head_init: HeadInit = "normal"
+    seed: int = 0
+    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+    verify: bool = False
