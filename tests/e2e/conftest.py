@@ -1,8 +1,5 @@
 """What every end-to-end test starts from, made once a session by the real commands."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 
 from mindllm.checkpoint.cli import main as convert

@@ -11,25 +11,27 @@ VERBS = ["repeat", "say", "write digit", "echo please digit"]  # prompts of two 
 END = "<|endoftext|>"
 VOCABULARY = [END, *DIGITS, "repeat", "say", "write", "echo", "digit", "please", "once", "now", "then"]
 
-REWARDS = '''"""Reward functions of the tests; a file `slow` beside this one makes every call take that many seconds."""
-
+REWARDS = """
+import itertools
 import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
+CALLS = itertools.count(1)
 
 
 def fraction_right(completions, digit):
-    """Fraction of the four places that hold the digit."""
-    if (HERE / "slow").exists():
-        time.sleep(float((HERE / "slow").read_text()))
+    "Fraction of the four places that hold the digit. A file `hold` says at which call to stay until it is killed."
+    call = next(CALLS)
+    if (HERE / "hold").exists() and call == int((HERE / "hold").read_text()):
+        (HERE / "held").touch()
+        time.sleep(600)
     return [sum(word == wanted for word in text.split()[:4]) / 4 for text, wanted in zip(completions, digit)]
 
 
 def raises(completions):
-    """Always fails."""
     raise LookupError("the reward's own message")
-'''
+"""
 
 
 def write_tokenizer(directory: Path, words: list[str] = VOCABULARY) -> None:
@@ -47,28 +49,28 @@ def write_tokenizer(directory: Path, words: list[str] = VOCABULARY) -> None:
     ).save_pretrained(directory)
 
 
-def write_model(directory: Path, *, family: str = "llama", num_layers: int = 2, window: int = 32, seed: int = 0) -> None:
+def write_model(
+    directory: Path, *, family: str = "llama", num_layers: int = 2, window: int = 32, seed: int = 0
+) -> None:
     """Write a Hugging Face model of 0.1 million random parameters, tokenizer included, into ``directory``."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    kinds = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}
-    make_config, make_model = kinds[family]
-    config = make_config(
+    config = LlamaConfig(
         vocab_size=len(VOCABULARY),
         hidden_size=64,
         intermediate_size=176,
         num_hidden_layers=num_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=window,
+        max_position_embeddings=32,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=0,
         pad_token_id=0,
     )
     torch.manual_seed(seed)
-    make_model(config).save_pretrained(directory)
+    LlamaForCausalLM(config).save_pretrained(directory)
     write_tokenizer(directory)
 
 
