@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.e2e.processes import Identity, descendants
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240
@@ -42,6 +45,25 @@ class Workspace:
         """The command line of a run in ``run_dir``."""
         where = ["--config-name", config_name, "--config-dir", str(self.root / "configs")]
         return [*where, f"training.run_dir={run_dir}", *overrides]
+
+    def own_rewards(self, directory: Path, name: str = "fraction_right") -> list[str]:
+        """Overrides for a reward of ``tiny.REWARDS`` in a file of the test's own, which can be told to hold."""
+        shutil.copy(self.root / "task/rewards.py", directory)
+        function = f"{{name: {name}, path: {directory}/rewards.py}}"
+        return [f"reward.functions=[{function}]", "reward.timeout_s=60"]
+
+
+SHORT = [
+    "training.train_iters=6",
+    "training.global_batch_size=8",
+    f"{ACTOR}.n_samples_per_prompt=4",
+    f"{ACTOR}.ppo_mini_batch_size=16",
+    f"{ACTOR}.shuffle_minibatch=true",
+    f"{ACTOR}.lr_decay_style=linear",
+]
+"""Six quick GRPO iterations of two steps; the 40 prompts run out in the sixth, and the learning rate moves."""
+SHORT_SEQUENCES = 32
+"""Responses of one such iteration."""
 
 
 def write_configs(workspace: Workspace) -> None:
@@ -126,17 +148,31 @@ def run_process(arguments: list[Any], status: int = 0, script: str = "posttrain_
     return outcome
 
 
-def kill_when(process: subprocess.Popen[str], condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
-    """Kill -9 a command as soon as ``condition`` holds; it must not have ended before."""
+def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+    """Wait for ``condition``; the command must not end before it holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert process.poll() is None, f"the run ended before it could be killed: {process.communicate()}"
+        assert process.poll() is None, f"the run ended too early: {process.communicate()}"
         assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.002)
+
+
+def kill_when(process: subprocess.Popen[str], condition: Callable[[], bool]) -> set[Identity]:
+    """Kill -9 a command as soon as ``condition`` holds; returns the processes it had started."""
+    wait_until(process, condition)
+    started = descendants(process.pid)
     process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.wait()
     for stream in (process.stdout, process.stderr):
         stream.close()
+    assert process.returncode == -signal.SIGKILL
+    return started
+
+
+def lines_logged(run_dir: Path) -> int:
+    """Iterations in metrics.jsonl so far."""
+    path = run_dir / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def metrics(run_dir: Path) -> list[dict[str, float]]:
