@@ -1,11 +1,33 @@
-"""Keys of the actor: how GRPO updates it and how it generates. Stage ``sft`` reads none that is defined here."""
+"""Keys of the actor: what it reads, how reinforcement learning updates it and how it generates."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from mindllm.config.base import CommaList, Float, Int, derived
-from mindllm.config.roles import RoleConfig, TrainedRoleConfig
+from mindllm.config.roles import TrainedRoleConfig
+
+Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def _one_prefix(value: object) -> object:
+    """Read ``weight,prefix`` as the prefix that it names; refuse a blend of several."""
+    parts = [str(part).strip() for part in (value if isinstance(value, list) else str(value).split(","))]
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) == 2 and _is_number(parts[0]):
+        return parts[1]
+    raise ValueError(
+        f"{value!r} is not one prefix; a blend is not available, so give all the files to one preprocess_data.py run"
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _zero_is_off(value: object) -> object:
@@ -14,7 +36,18 @@ def _zero_is_off(value: object) -> object:
 
 
 class ActorConfig(TrainedRoleConfig):
-    """The model that trains and, under GRPO, generates."""
+    """The model that reads the data; stages ``sft`` and ``orm`` only train it, the others let it generate too."""
+
+    data_path: Annotated[str, BeforeValidator(_one_prefix)] = Field(
+        min_length=1, description="Prefix of the preprocessed data (`weight,prefix` names one too)."
+    )
+    num_gpus_for_train: Int | None = Field(
+        default=None,
+        ge=1,
+        description="Processes that train; with `num_gpus_for_infer` another way to write "
+        "`resource_pool.actor_rollout`.",
+        json_schema_extra={"default_text": "`resource_pool.actor_rollout - num_gpus_for_infer`"},
+    )
 
     ppo_epochs: Int = Field(default=1, ge=1, description="Passes over each iteration's responses.")
     ppo_mini_batch_size: Int | None = Field(
@@ -46,9 +79,23 @@ class ActorConfig(TrainedRoleConfig):
         description="Dual clip: where an advantage is negative, loss <= this times -advantage; unset is off.",
     )
     entropy_coeff: Float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.")
+    loss_agg_mode: Aggregation = Field(
+        default="token-mean",
+        description="How the tokens of an optimizer step become one loss: their mean, or the mean over sequences of "
+        "their sum, their mean, or their sum over `max_new_tokens`.",
+    )
+    target_kl: Float | None = Field(
+        default=None,
+        gt=0,
+        description="No further epoch begins once the mean KL(old, new) of an epoch exceeds this; unset: never stops.",
+    )
 
     n_samples_per_prompt: Int = Field(default=1, ge=1, description="Responses per prompt (the group).")
-    do_sample: bool = Field(default=True, description="Sample; false is greedy, with one response.")
+    do_sample: bool = Field(
+        default=True,
+        description="Sample; false is greedy, with one response.",
+        json_schema_extra={"default_text": "`true`; stage `ray_ppo`: `false`"},
+    )
     temperature: Float = Field(
         default=1.0,
         gt=0,
@@ -91,8 +138,20 @@ class ActorConfig(TrainedRoleConfig):
         ge=1,
         description="Tokens in the key-value cache of one DP rank; unset chooses by memory.",
     )
+    num_gpus_for_infer: Int = Field(
+        default=0,
+        ge=0,
+        description="Processes of their own that generate, out of `resource_pool.actor_rollout`; "
+        "0 generates on those that train.",
+    )
+    inference_tensor_model_parallel_size: Int = derived(
+        lambda data: data["tensor_model_parallel_size"],
+        "`tensor_model_parallel_size`",
+        "TP of the processes that only generate.",
+        ge=1,
+    )
 
 
-GRPO_ONLY_ACTOR_KEYS = frozenset(ActorConfig.model_fields) - frozenset(TrainedRoleConfig.model_fields)
-ROLE_KEYS = frozenset(RoleConfig.model_fields) - {"model_keys"}
+SUPERVISED_ACTOR_KEYS = frozenset(TrainedRoleConfig.model_fields) | {"data_path", "num_gpus_for_train"}
+RL_ONLY_ACTOR_KEYS = frozenset(ActorConfig.model_fields) - SUPERVISED_ACTOR_KEYS
 ACTOR_KEYS = frozenset(ActorConfig.model_fields) - {"model_keys"}

@@ -1,33 +1,33 @@
 """From a composed dictionary to a checked ``RunConfig``: precedence, defaults that cross sections, then the checks."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, get_args
 
-from mindllm.config.actor import ACTOR_KEYS, GRPO_ONLY_ACTOR_KEYS, ROLE_KEYS, ActorConfig
-from mindllm.config.architecture import ARCHITECTURE_KEYS, ArchitectureKeys
+from mindllm.config.actor import RL_ONLY_ACTOR_KEYS
 from mindllm.config.checks import check_run
+from mindllm.config.compat import ACCEPTED, ACCEPTED_CRITIC
 from mindllm.config.explain import validated
 from mindllm.config.layers import (
     ACTOR,
     ALLOWED_IN_ROLE,
+    CRITIC,
     REF,
+    REWARD,
     TRAINING_KEYS,
     Findings,
-    Layered,
     honoured_keys,
     lay_over,
     split_sections,
 )
-from mindllm.config.roles import RefConfig
+from mindllm.config.pool import ResourcePool
+from mindllm.config.role_layers import RoleBuilder
+from mindllm.config.roles import CRITIC_ONLY_KEYS, RefConfig
 from mindllm.config.schema import RunConfig
-from mindllm.config.sections import AlgorithmConfig, ResourcePool, RewardConfig
-from mindllm.config.settle import algorithm_values, pool_values, reward_values
-from mindllm.config.training import GRPO_ONLY_TRAINING_KEYS, TrainingConfig
-from mindllm.errors import UserError, did_you_mean
-
-Role = TypeVar("Role", ActorConfig, RefConfig)
-
-NO_REFERENCE = "no KL term is used, so no reference model is loaded"
+from mindllm.config.sections import AlgorithmConfig, RewardConfig
+from mindllm.config.settle import algorithm_values, reward_values
+from mindllm.config.settle_pool import ABSENT, pool_values
+from mindllm.config.training import RL_ONLY_TRAINING_KEYS, STAGE_ALIASES, SUPERVISED_STAGES, Stage, TrainingConfig
+from mindllm.errors import UserError
 
 
 def build_config(raw: Mapping[str, Any], config_name: str = "default") -> RunConfig:
@@ -42,44 +42,72 @@ def build_config(raw: Mapping[str, Any], config_name: str = "default") -> RunCon
     """
     findings = Findings()
     sections = split_sections(raw)
-    roles = {
+    written = {
         path: honoured_keys(path, sections[path], ALLOWED_IN_ROLE[path], findings) for path in ("training", ACTOR, REF)
     }
     models = _model_files(sections["model"], findings)
-    _critic(sections, findings)
-    training = _training(roles["training"], config_name, findings)
-    grpo = training is None or training.stage != "sft"
-    if not grpo:
-        _refuse_what_sft_does_not_read(sections, roles, findings)
-    actor_layers = _actor_layers(roles, models, grpo)
-    actor = _role(ActorConfig, actor_layers, ACTOR if grpo else "training", training, findings)
-    algorithm_keys = algorithm_values(sections["algorithm"], findings)
-    algorithm = validated(AlgorithmConfig, algorithm_keys, "algorithm", {}, findings)
-    reward = validated(RewardConfig, reward_values(sections, findings), "reward", {}, findings)
-    findings.stop_if_any()
-    assert training is not None and actor is not None and algorithm is not None and reward is not None
-
-    ref = None
-    if algorithm.needs_reference:
-        ref = _role(RefConfig, _ref_layers(roles, models, actor, actor_layers), REF, None, findings)
-    elif grpo:
-        findings.ignored.update({f"{REF}.{key}": NO_REFERENCE for key in roles[REF]})
-    findings.stop_if_any()
-    pool_keys = pool_values(sections["resource_pool"], actor, ref, findings)
+    training = _training(written["training"], config_name, findings)
+    stage = _stage(written["training"], findings)
+    _refuse_unread(stage, sections, written, findings)
+    if stage == "ray_ppo":
+        accepted = {**ACCEPTED, **ACCEPTED_CRITIC}
+        written[CRITIC] = honoured_keys(CRITIC, sections[CRITIC], ALLOWED_IN_ROLE[CRITIC], findings, accepted)
+    builder = RoleBuilder(written, models, training.run_dir if training is not None else None, findings)
+    draft = _without_pool(builder, stage, sections, training)
+    pool_keys = pool_values(sections["resource_pool"], draft.roles(), findings)
     pool = validated(ResourcePool, pool_keys, "resource_pool", {}, findings)
     findings.stop_if_any()
-    assert pool is not None
-    _note_unpicked_models(models, actor, ref, findings)
-    config = RunConfig(training=training, actor=actor, ref=ref, reward=reward, algorithm=algorithm, resource_pool=pool)
-    check_run(config, actor_layers.sources, findings)
+    _note_unpicked_models(draft, models, findings)
+    config = draft.model_copy(update={"resource_pool": pool})
+    check_run(config, builder.sources, findings)
     findings.stop_if_any()
     return config.model_copy(update={"ignored_keys": sorted(findings.ignored.items())})
+
+
+def _without_pool(
+    builder: RoleBuilder, stage: str, sections: Mapping[str, Mapping[str, Any]], training: TrainingConfig | None
+) -> RunConfig:
+    """Everything but the processes. Raises UserError with all the mistakes so far."""
+    findings = builder.findings
+    actor = builder.actor(stage)
+    critic = builder.critic() if stage == "ray_ppo" else None
+    algorithm_keys = algorithm_values(sections["algorithm"], stage, findings)
+    algorithm = validated(AlgorithmConfig, algorithm_keys, "algorithm", {}, findings)
+    rule_keys, model_keys = reward_values(sections, findings)
+    reward = validated(RewardConfig, rule_keys, REWARD, {}, findings)
+    reward_model = builder.reward_model(model_keys) if model_keys else None
+    findings.stop_if_any()
+    assert training is not None and actor is not None and algorithm is not None and reward is not None
+    ref: RefConfig | None = None
+    if algorithm.needs_reference:
+        ref = builder.ref(actor)
+    elif stage not in SUPERVISED_STAGES:
+        findings.ignored.update({f"{REF}.{key}": ABSENT["ref"] for key in builder.written[REF]})
+    findings.stop_if_any()
+    return RunConfig(
+        training=training,
+        actor=actor,
+        ref=ref,
+        critic=critic,
+        reward_model=reward_model,
+        reward=reward,
+        algorithm=algorithm,
+    )
 
 
 def _training(keys: Mapping[str, Any], config_name: str, findings: Findings) -> TrainingConfig | None:
     own = lay_over([("training", keys)], TRAINING_KEYS)
     values = {"run_dir": f"runs/{config_name}"} | own.values
     return validated(TrainingConfig, values, "training", own.sources, findings)
+
+
+def _stage(keys: Mapping[str, Any], findings: Findings) -> str:
+    """The stage, even where another key of ``training`` is wrong; without one nothing else can be judged."""
+    value = str(keys.get("stage", "")).strip()
+    stage = STAGE_ALIASES.get(value, value)
+    if stage not in get_args(Stage):
+        findings.stop_if_any()
+    return stage
 
 
 def _model_files(models: Mapping[str, Any], findings: Findings) -> dict[str, dict[str, Any]]:
@@ -92,90 +120,33 @@ def _model_files(models: Mapping[str, Any], findings: Findings) -> dict[str, dic
     return files
 
 
-def _critic(sections: Mapping[str, Mapping[str, Any]], findings: Findings) -> None:
-    if not sections["critic"]:
+def _refuse_unread(
+    stage: str,
+    sections: Mapping[str, Mapping[str, Any]],
+    written: Mapping[str, Mapping[str, Any]],
+    findings: Findings,
+) -> None:
+    """Refuse keys and sections that ``stage`` does not read."""
+    supervised = stage in SUPERVISED_STAGES
+    unread = RL_ONLY_ACTOR_KEYS | RL_ONLY_TRAINING_KEYS if supervised else frozenset()
+    unread |= CRITIC_ONLY_KEYS if stage != "ray_ppo" else frozenset()
+    for path in ("training", ACTOR):
+        for key in sorted(unread & written[path].keys()):
+            findings.errors.append(f"{path}.{key}: stage {stage} does not read this key; remove it")
+    for path in (REF, "algorithm", REWARD) if supervised else ():
+        if sections[path]:
+            findings.errors.append(f"{path}: stage {stage} does not read this section; remove it")
+    if stage == "ray_ppo" or not sections[CRITIC]:
         return
     if sections["resource_pool"].get("critic") in ([], 0):
-        findings.ignored["critic"] = "resource_pool.critic is empty, so there is no critic"
+        findings.ignored[CRITIC] = "resource_pool.critic is empty, so there is no critic"
     else:
         findings.errors.append(
-            "critic: this section belongs to stage ray_ppo, which is not available; remove it "
-            "(or write resource_pool.critic: [])"
+            f"{CRITIC}: only stage ray_ppo trains a critic; remove this section (or write resource_pool.critic: [])"
         )
 
 
-def _refuse_what_sft_does_not_read(
-    sections: Mapping[str, Mapping[str, Any]], roles: Mapping[str, Mapping[str, Any]], findings: Findings
-) -> None:
-    unread = GRPO_ONLY_ACTOR_KEYS | GRPO_ONLY_TRAINING_KEYS
-    for path in ("training", ACTOR):
-        for key in sorted(unread & roles[path].keys()):
-            findings.errors.append(f"{path}.{key}: stage sft does not read this key; remove it")
-    for path in (REF, "algorithm", "reward"):
-        if sections[path]:
-            findings.errors.append(f"{path}: stage sft does not read this section; remove it")
-
-
-def _actor_layers(roles: Mapping[str, Mapping[str, Any]], models: Mapping[str, Any], grpo: bool) -> Layered:
-    layers = [("training", roles["training"]), (ACTOR, roles[ACTOR])]
-    keys = ACTOR_KEYS if grpo else ACTOR_KEYS - GRPO_ONLY_ACTOR_KEYS
-    return _with_model_file(layers, models, keys | ARCHITECTURE_KEYS)
-
-
-def _with_model_file(
-    layers: list[tuple[str, Mapping[str, Any]]], models: Mapping[str, Any], keys: frozenset[str]
-) -> Layered:
-    """Put the model file that the layers pick below them."""
-    picked = lay_over(layers, {"model"})
-    if not picked.values:
-        return lay_over(layers, keys)
-    name = picked.values["model"]
-    if name not in models:
-        listed = ", ".join(models) or "none"
-        raise UserError(
-            f"{picked.sources['model']} is {name!r}: no such model file is listed under defaults (listed: {listed})"
-            + did_you_mean(str(name), models)
-        )
-    return lay_over([(f"model.{name}", models[name]), *layers], keys)
-
-
-def _ref_layers(
-    roles: Mapping[str, Mapping[str, Any]], models: Mapping[str, Any], actor: ActorConfig, actor_layers: Layered
-) -> Layered:
-    """The reference's own keys over the actor's: what is not said of it is as in the actor."""
-    layers = [("training", roles["training"]), (REF, roles[REF])]
-    own = _with_model_file(layers, models, ROLE_KEYS | ARCHITECTURE_KEYS)
-    inherited: dict[str, Any] = {key: getattr(actor, key) for key in ROLE_KEYS if getattr(actor, key) is not None}
-    if own.values.get("model") in (None, actor.model):
-        inherited |= actor.model_keys
-    if own.values.get("pipeline_model_parallel_size") in (1, "1"):
-        # A reference without pipeline stages has nothing to interleave, whatever the actor does.
-        inherited.pop("num_layers_per_virtual_pipeline_stage", None)
-        own.values.pop("num_layers_per_virtual_pipeline_stage", None)
-    return Layered(inherited | own.values, actor_layers.sources | own.sources)
-
-
-def _role(
-    kind: type[Role], layers: Layered, path: str, training: TrainingConfig | None, findings: Findings
-) -> Role | None:
-    shape = {key: value for key, value in layers.values.items() if key in ARCHITECTURE_KEYS}
-    architecture = validated(ArchitectureKeys, shape, path, layers.sources, findings)
-    values = {key: value for key, value in layers.values.items() if key not in ARCHITECTURE_KEYS}
-    if training is not None:
-        values.setdefault("save", f"{training.run_dir}/checkpoints/actor")
-    if architecture is not None:
-        values["model_keys"] = architecture.model_dump(exclude_none=True)
-    role = validated(kind, values, path, layers.sources, findings)
-    if role is not None and role.sequence_parallel and role.tensor_model_parallel_size == 1:
-        source = layers.sources.get("sequence_parallel", f"{path}.sequence_parallel")
-        findings.ignored[source] = "with tensor_model_parallel_size 1 there is nothing to shard, so it is off"
-        return role.model_copy(update={"sequence_parallel": False})
-    return role
-
-
-def _note_unpicked_models(
-    models: Mapping[str, Any], actor: ActorConfig, ref: RefConfig | None, findings: Findings
-) -> None:
-    picked = {actor.model, ref.model if ref else None}
+def _note_unpicked_models(config: RunConfig, models: Mapping[str, Any], findings: Findings) -> None:
+    picked = {role.model for role in config.roles().values()}
     for name in models.keys() - picked:
         findings.ignored[f"model.{name}"] = f"no role picks it with model: {name}"

@@ -9,7 +9,12 @@ from mindllm.config.catalog import config_names, shipped_config_dir
 from mindllm.config.training import TrainingConfig
 from mindllm.errors import UserError
 
-_STAGES = {"sft": "supervised fine-tuning", "ray_grpo": "group relative policy optimisation (also written grpo)"}
+_STAGES = {
+    "sft": "supervised fine-tuning",
+    "orm": "reward model from preference pairs",
+    "ray_grpo": "group relative policy optimisation (also written grpo)",
+    "ray_ppo": "proximal policy optimisation with a critic (also written ppo)",
+}
 _COMMON_TRAINING = ("stage", "train_iters", "global_batch_size", "run_dir", "save_interval", "eval_interval", "seed")
 _COMMON_ACTOR = (
     "load",

@@ -25,7 +25,6 @@ ACCEPTED: Mapping[str, str] = {
     "pad_to_multiple_of": PACKED,
     "dataset_additional_keys": "every extra column beside the data is kept and passed to the rewards",
     "dataset_category": "every row is scored by all functions of the reward section, whichever data set it is from",
-    "inference_tensor_model_parallel_size": "responses are generated in the layout that trains",
     "initial_loss_scale": "bf16 and fp32 need no loss scale",
     "max_tokens_to_oom": "max_kv_tokens bounds the key-value cache",
     "use_flash_attn": BY_DEVICE,
@@ -40,16 +39,22 @@ ACCEPTED: Mapping[str, str] = {
     "use_mcore_models": "models are always megatron-core's",
 }
 
-_NO_GAE = "only generalised advantage estimation reads it, not the group estimators"
+# In `critic`, which other toolkits fill like the actor's section.
+ACCEPTED_CRITIC: Mapping[str, str] = {
+    "data_path": "the critic trains on the actor's responses",
+    "shuffle_minibatch": "the actor's key counts for both",
+}
+
 ACCEPTED_ALGORITHM: Mapping[str, str] = {
-    "gamma": _NO_GAE,
-    "lam": _NO_GAE,
     "dpo_beta": "only preference optimisation reads it",
     "dpo_loss_type": "only preference optimisation reads it",
 }
-ACCEPTED_KL_CTRL: Mapping[str, str] = {
-    "target_kl": "only an adaptive coefficient reads it",
-    "horizon": "only an adaptive coefficient reads it",
+_NO_GAE = "only generalised advantage estimation reads it, not the group estimators"
+# In `algorithm`, in stage ray_grpo.
+ACCEPTED_ALGORITHM_GRPO: Mapping[str, str] = {
+    "gamma": _NO_GAE,
+    "lam": _NO_GAE,
+    "whiten_scope": "the group estimators normalise per group",
 }
 
 
@@ -64,12 +69,6 @@ class OneValue:
 
 ONE_VALUE: Mapping[str, OneValue] = {
     "use_kv_cache": OneValue(True, "generation always uses a key-value cache", "write true or leave it out"),
-    "num_gpus_for_infer": OneValue(
-        0,
-        "the actor's processes generate too",
-        "separate processes for generation are not available; write 0 and give the actor all processes "
-        "with resource_pool.actor_rollout",
-    ),
     "split": OneValue(
         "100,0,0",
         "all of data_path trains",
@@ -79,39 +78,18 @@ ONE_VALUE: Mapping[str, OneValue] = {
     "expert_model_parallel_size": OneValue(1, "there are no experts", "expert models are not available; write 1"),
     "fp16": OneValue(False, "bf16 decides", "fp16 is not available; write bf16: true"),
 }
-ONE_VALUE_ALGORITHM: Mapping[str, OneValue] = {
-    "missing_eos_penalty": OneValue(0.0, "no penalty is applied", "the penalty is not available; write 0.0"),
-    "advantage_whiten": OneValue(
-        False, "the group estimators normalise per group", "whitening is not available; write false"
-    ),
+_ONLY_PPO = "stage ray_grpo has no such thing; write {}, or stage: ray_ppo"
+ONE_VALUE_ALGORITHM_GRPO: Mapping[str, OneValue] = {
+    "missing_eos_penalty": OneValue(0.0, "no penalty is applied", _ONLY_PPO.format("0.0")),
+    "advantage_whiten": OneValue(False, "the group estimators normalise per group", _ONLY_PPO.format("false")),
+    "whiten_rewards": OneValue(False, "rewards are compared as they are", _ONLY_PPO.format("false")),
+    "bootstrap_truncated": OneValue(False, "there are no values", _ONLY_PPO.format("false")),
 }
 
-_CRITIC = "belongs to stage ray_ppo, which is not available; the stages are sft and ray_grpo"
-REFUSED: Mapping[str, str] = {
-    "cliprange_value": _CRITIC,
-    "critic_mini_batch_size": _CRITIC,
-    "critic_update_epochs": _CRITIC,
-    "whiten_scope": _CRITIC,
-}
 REFUSED_VALUES: Mapping[tuple[str, str], str] = {
-    ("stage", "ray_ppo"): "ppo needs a critic, which is not available; write ray_grpo",
-    ("stage", "ppo"): "ppo needs a critic, which is not available; write ray_grpo",
-    ("stage", "ray_online_dpo"): "online preference optimisation is not available; write ray_grpo",
-    ("adv_estimator", "gae"): "gae needs a critic, which is not available; write group_norm",
+    ("stage", "ray_online_dpo"): "online preference optimisation is not available; write ray_ppo or ray_grpo",
     ("adv_estimator", "grpo"): "the estimator of GRPO is called group_norm here",
-    ("type", "adaptive"): "an adaptive coefficient is not available; write fixed",
 }
-REWARD_MODEL_KEYS = frozenset(
-    {
-        "model",
-        "load",
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "micro_batch_size",
-        "sequence_parallel",
-        "bf16",
-    }
-)
 
 
 def same_value(found: object, wanted: object) -> bool:

@@ -7,35 +7,42 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from mindllm.config.actor import GRPO_ONLY_ACTOR_KEYS, ROLE_KEYS, ActorConfig
+from mindllm.config.actor import RL_ONLY_ACTOR_KEYS, SUPERVISED_ACTOR_KEYS, ActorConfig
 from mindllm.config.architecture import ArchitectureKeys
 from mindllm.config.base import Section
 from mindllm.config.compat import (
     ACCEPTED,
     ACCEPTED_ALGORITHM,
-    ACCEPTED_KL_CTRL,
+    ACCEPTED_ALGORITHM_GRPO,
+    ACCEPTED_CRITIC,
     ONE_VALUE,
-    ONE_VALUE_ALGORITHM,
-    REFUSED,
+    ONE_VALUE_ALGORITHM_GRPO,
     REFUSED_VALUES,
     OneValue,
 )
-from mindllm.config.sections import AlgorithmConfig, KLControl, ResourcePool, RewardConfig, RewardFunction
+from mindllm.config.pool import ResourcePool
+from mindllm.config.roles import CRITIC_ONLY_KEYS, ROLE_KEYS, CriticConfig, RewardModelConfig, TrainedRoleConfig
+from mindllm.config.sections import AlgorithmConfig, KLControl, RewardConfig, RewardFunction
 from mindllm.config.training import TrainingConfig
 
 
 def keys_tables() -> str:
     """Return Markdown with every key of every section: honoured, accepted, refused."""
-    actor = ActorConfig.model_fields
-    trained = [key for key in actor if key not in ROLE_KEYS | GRPO_ONLY_ACTOR_KEYS | {"model_keys"}]
-    grpo = [key for key in actor if key in GRPO_ONLY_ACTOR_KEYS]
+    actor = "actor_rollout_ref.actor_rollout"
+    trained = frozenset(TrainedRoleConfig.model_fields) - ROLE_KEYS - {"model_keys"}
+    data = SUPERVISED_ACTOR_KEYS - frozenset(TrainedRoleConfig.model_fields)
     tables = [
         ("### `training`", _keys(TrainingConfig)),
-        ("### Every role: `actor_rollout_ref.actor_rollout`, `actor_rollout_ref.ref`", _keys(ActorConfig, ROLE_KEYS)),
-        ("### `actor_rollout_ref.actor_rollout`: training", _keys(ActorConfig, trained)),
-        ("### `actor_rollout_ref.actor_rollout`: GRPO and generation", _keys(ActorConfig, grpo)),
+        (f"### Every role: `{actor}`, `actor_rollout_ref.ref`, `critic`, `reward`", _keys(ActorConfig, ROLE_KEYS)),
+        (f"### Roles that train: `{actor}`, `critic`", _keys(ActorConfig, trained)),
+        (f"### `{actor}`: data and processes", _keys(ActorConfig, data)),
+        (f"### `{actor}`: reinforcement learning and generation", _keys(ActorConfig, RL_ONLY_ACTOR_KEYS)),
+        ("### `critic`", _keys(CriticConfig, CRITIC_ONLY_KEYS)),
         ("### `algorithm`", _keys(AlgorithmConfig, leave_out={"kl_ctrl"}) + _keys(KLControl, prefix="kl_ctrl.")),
-        ("### `reward`", _keys(RewardConfig) + _keys(RewardFunction, prefix="functions[].")),
+        (
+            "### `reward`",
+            _keys(RewardModelConfig, {"weight"}) + _keys(RewardConfig) + _keys(RewardFunction, prefix="functions[]."),
+        ),
         ("### `resource_pool`", _keys(ResourcePool)),
         ("### Model files: `configs/rlxf/model/<name>.yaml`", _keys(ArchitectureKeys)),
     ]
@@ -86,25 +93,28 @@ def _type_text(annotation: Any) -> str:
 
 def _accepted_table() -> str:
     rows = [f"| `{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED.items()]
+    rows += [f"| `critic.{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED_CRITIC.items()]
     rows += [f"| `algorithm.{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED_ALGORITHM.items()]
-    rows += [f"| `algorithm.kl_ctrl.{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED_KL_CTRL.items()]
-    rows += _one_value_rows("", ONE_VALUE) + _one_value_rows("algorithm.", ONE_VALUE_ALGORITHM)
+    rows += [
+        f"| `algorithm.{key}` in `ray_grpo` | any | {meaning} |\n" for key, meaning in ACCEPTED_ALGORITHM_GRPO.items()
+    ]
+    rows += _one_value_rows("", "", ONE_VALUE)
+    rows += _one_value_rows("algorithm.", " in `ray_grpo`", ONE_VALUE_ALGORITHM_GRPO)
     return (
         "### Accepted without effect\n\nNamed once in the log.\n\n"
         f"| key | value | what happens instead |\n|---|---|---|\n{''.join(rows)}"
     )
 
 
-def _one_value_rows(prefix: str, rules: Mapping[str, OneValue]) -> list[str]:
+def _one_value_rows(prefix: str, suffix: str, rules: Mapping[str, OneValue]) -> list[str]:
     return [
-        f"| `{prefix}{key}` | only `{str(rule.value).lower()}` | {rule.meaning}; else: {rule.otherwise} |\n"
+        f"| `{prefix}{key}`{suffix} | only `{str(rule.value).lower()}` | {rule.meaning}; else: {rule.otherwise} |\n"
         for key, rule in rules.items()
     ]
 
 
 def _refused_table() -> str:
-    rows = [f"| `{key}` | {reason} |\n" for key, reason in REFUSED.items()]
-    rows += [f"| `{key}: {value}` | {reason} |\n" for (key, value), reason in REFUSED_VALUES.items()]
+    rows = [f"| `{key}: {value}` | {reason} |\n" for (key, value), reason in REFUSED_VALUES.items()]
     return f"### Refused\n\n| key | reason and what to write |\n|---|---|\n{''.join(rows)}"
 
 

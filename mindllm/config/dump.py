@@ -4,11 +4,13 @@ from typing import Any
 
 import yaml
 
-from mindllm.config.actor import GRPO_ONLY_ACTOR_KEYS
+from mindllm.config.actor import RL_ONLY_ACTOR_KEYS, ActorConfig
+from mindllm.config.compat import ACCEPTED_ALGORITHM_GRPO, ONE_VALUE_ALGORITHM_GRPO
+from mindllm.config.pool import SHARED
 from mindllm.config.roles import RoleConfig
 from mindllm.config.schema import RunConfig
-from mindllm.config.sections import RewardConfig
-from mindllm.config.training import GRPO_ONLY_TRAINING_KEYS
+from mindllm.config.sections import AlgorithmConfig, RewardConfig
+from mindllm.config.training import RL_ONLY_TRAINING_KEYS, SUPERVISED_STAGES
 
 
 def resolved_yaml(config: RunConfig) -> str:
@@ -16,44 +18,61 @@ def resolved_yaml(config: RunConfig) -> str:
 
     Keys without effect (``ignored_keys``) are left out; architecture keys stand beside the role's own.
     """
-    sections = _grpo_sections(config) if config.training.stage == "ray_grpo" else _sft_sections(config)
+    sections = _supervised_sections(config) if config.training.stage in SUPERVISED_STAGES else _rl_sections(config)
     return yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _grpo_sections(config: RunConfig) -> dict[str, Any]:
-    roles = {"actor_rollout": _role_keys(config.actor)}
-    pool = config.resource_pool.model_dump()
-    if config.ref is None:
-        pool.pop("ref")
-    else:
+def _rl_sections(config: RunConfig) -> dict[str, Any]:
+    roles = {"actor_rollout": _actor_keys(config.actor)}
+    if config.ref is not None:
         roles["ref"] = _role_keys(config.ref)
-    algorithm = config.algorithm.model_dump()
-    unread = {"use_kl_loss": ("kl_loss_coef", "kl_loss_type"), "use_kl_in_reward": ("kl_penalty", "kl_ctrl")}
-    for switch, keys in unread.items():
-        if not algorithm[switch]:
-            algorithm = {key: value for key, value in algorithm.items() if key not in keys}
+    model = _role_keys(config.reward_model) if config.reward_model is not None else {}
     return {
         **_model_names(config),
         "training": config.training.model_dump(exclude_none=True),
         "actor_rollout_ref": roles,
-        "reward": _reward_keys(config.reward),
-        "algorithm": algorithm,
-        "resource_pool": pool,
+        **({"critic": _role_keys(config.critic)} if config.critic is not None else {}),
+        "reward": _rule_keys(config.reward) | model,
+        "algorithm": _algorithm_keys(config.algorithm, config.training.stage),
+        "resource_pool": {role: getattr(config.resource_pool, role) for role in config.roles()},
     }
 
 
-def _sft_sections(config: RunConfig) -> dict[str, Any]:
-    actor = {key: value for key, value in _role_keys(config.actor).items() if key not in GRPO_ONLY_ACTOR_KEYS}
+def _supervised_sections(config: RunConfig) -> dict[str, Any]:
+    actor = {key: value for key, value in _role_keys(config.actor).items() if key not in RL_ONLY_ACTOR_KEYS}
     return {
         **_model_names(config),
-        "training": config.training.model_dump(exclude_none=True, exclude=set(GRPO_ONLY_TRAINING_KEYS)),
+        "training": config.training.model_dump(exclude_none=True, exclude=set(RL_ONLY_TRAINING_KEYS)),
         "actor_rollout_ref": {"actor_rollout": actor},
-        "resource_pool": {"actor_rollout": config.resource_pool.actor_rollout},
+        "resource_pool": {SHARED: config.resource_pool.actor_rollout},
     }
 
 
-def _reward_keys(reward: RewardConfig) -> dict[str, Any]:
+def _algorithm_keys(algorithm: AlgorithmConfig, stage: str) -> dict[str, Any]:
+    unread = set() if stage == "ray_ppo" else ACCEPTED_ALGORITHM_GRPO.keys() | ONE_VALUE_ALGORITHM_GRPO.keys()
+    if not algorithm.advantage_whiten:
+        unread.add("whiten_scope")
+    if not algorithm.use_kl_loss:
+        unread |= {"kl_loss_coef", "kl_loss_type"}
+    if not algorithm.use_kl_in_reward:
+        unread |= {"kl_penalty", "kl_ctrl"}
+    keys = algorithm.model_dump(exclude=set(unread))
+    if algorithm.use_kl_in_reward and algorithm.kl_ctrl.type == "fixed":
+        del keys["kl_ctrl"]["target_kl"], keys["kl_ctrl"]["horizon"]
+    return keys
+
+
+def _actor_keys(actor: ActorConfig) -> dict[str, Any]:
+    keys = _role_keys(actor)
+    if actor.num_gpus_for_infer == 0:
+        del keys["inference_tensor_model_parallel_size"]
+    return keys
+
+
+def _rule_keys(reward: RewardConfig) -> dict[str, Any]:
     """An argument of a user's function may be null and mean it, so only our own unset key is left out."""
+    if not reward.functions:
+        return {}
     keys = reward.model_dump()
     for function in keys["functions"]:
         if function["path"] is None:
@@ -66,5 +85,5 @@ def _role_keys(role: RoleConfig) -> dict[str, Any]:
 
 
 def _model_names(config: RunConfig) -> dict[str, Any]:
-    names = {role.model for role in (config.actor, config.ref) if role is not None and role.model is not None}
+    names = {role.model for role in config.roles().values() if role.model is not None}
     return {"model": {name: {} for name in sorted(names)}} if names else {}

@@ -6,6 +6,16 @@ from collections.abc import Iterable, Mapping
 # Names of verl and TRL (leaf of the dotted path) -> what to write here.
 FOREIGN_NAMES: Mapping[str, str] = {
     "kl_coef": "algorithm.kl_loss_coef (in the loss) or algorithm.kl_ctrl.kl_coef (in the reward)",
+    "init_kl_coef": "algorithm.kl_ctrl.kl_coef",
+    "adap_kl_ctrl": "algorithm.kl_ctrl.type: adaptive",
+    "gae_lambda": "algorithm.lam",
+    "lambd": "algorithm.lam",
+    "value_clip": "critic.cliprange_value",
+    "value_clip_range": "critic.cliprange_value",
+    "critic_warmup": "critic.critic_warmup_iters",
+    "num_ppo_epochs": "ppo_epochs",
+    "reward_model_path": "reward.load (a checkpoint made by convert_ckpt.py or by stage orm)",
+    "sft_model_path": "load (a checkpoint made by convert_ckpt.py)",
     "beta": "algorithm.kl_loss_coef with algorithm.use_kl_loss: true",
     "n": "n_samples_per_prompt",
     "num_generations": "n_samples_per_prompt",

@@ -4,29 +4,37 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mindllm.config.actor import ACTOR_KEYS, ROLE_KEYS
+from mindllm.config.actor import ACTOR_KEYS
 from mindllm.config.architecture import ARCHITECTURE_KEYS
-from mindllm.config.compat import ACCEPTED, ONE_VALUE, REFUSED, REFUSED_VALUES, OneValue, same_value
+from mindllm.config.compat import ACCEPTED, ONE_VALUE, REFUSED_VALUES, OneValue, same_value
 from mindllm.config.foreign import FOREIGN_NAMES, unknown_key
-from mindllm.config.sections import AlgorithmConfig, ResourcePool, RewardConfig
+from mindllm.config.pool import ResourcePool
+from mindllm.config.roles import CRITIC_KEYS, CRITIC_ONLY_KEYS, REWARD_MODEL_KEYS, ROLE_KEYS
+from mindllm.config.sections import AlgorithmConfig, RewardConfig
 from mindllm.config.training import TrainingConfig
 from mindllm.errors import UserError, did_you_mean
 
 ACTOR = "actor_rollout_ref.actor_rollout"
 REF = "actor_rollout_ref.ref"
+CRITIC = "critic"
+REWARD = "reward"
 TRAINING_KEYS = frozenset(TrainingConfig.model_fields)
-SECTIONS = ("training", ACTOR, REF, "critic", "reward", "algorithm", "resource_pool", "model")
+RULE_KEYS = frozenset(RewardConfig.model_fields)
+SECTIONS = ("training", ACTOR, REF, CRITIC, REWARD, "algorithm", "resource_pool", "model")
 KEYS_BY_SECTION: Mapping[str, Iterable[str]] = {
     "training": TRAINING_KEYS,
     ACTOR: ACTOR_KEYS,
+    CRITIC: CRITIC_KEYS,
+    REWARD: RULE_KEYS | REWARD_MODEL_KEYS,
     "algorithm": frozenset(AlgorithmConfig.model_fields),
-    "reward": frozenset(RewardConfig.model_fields),
     "resource_pool": frozenset(ResourcePool.model_fields),
 }
 ALLOWED_IN_ROLE: Mapping[str, frozenset[str]] = {
-    "training": TRAINING_KEYS | ACTOR_KEYS | ARCHITECTURE_KEYS,
+    "training": TRAINING_KEYS | ACTOR_KEYS | CRITIC_ONLY_KEYS | ARCHITECTURE_KEYS,
     ACTOR: ACTOR_KEYS | ARCHITECTURE_KEYS,
     REF: ROLE_KEYS | ARCHITECTURE_KEYS,
+    CRITIC: CRITIC_KEYS | ARCHITECTURE_KEYS,
+    REWARD: REWARD_MODEL_KEYS | ARCHITECTURE_KEYS,
     "model": (ROLE_KEYS - {"model"}) | ARCHITECTURE_KEYS,
 }
 
@@ -129,8 +137,6 @@ def honoured_keys(
             findings.ignored[where] = accepted[key]
         elif key in one_value:
             _note_one_value(where, value, one_value[key], findings)
-        elif key in REFUSED:
-            findings.errors.append(f"{where}: this key {REFUSED[key]}")
         else:
             elsewhere = {section: names for section, names in KEYS_BY_SECTION.items() if section != path}
             findings.errors.append(unknown_key(where, allowed, elsewhere))

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from mindllm.config.layers import ACTOR, REF, TRAINING_KEYS
+from mindllm.config.layers import ACTOR, CRITIC, REF, REWARD, RULE_KEYS, TRAINING_KEYS
 from mindllm.errors import UserError
 
 _ROLE_ALIASES = {"actor_rollout": ACTOR, "ref": REF}
@@ -34,9 +34,15 @@ def apply_overrides(raw: MutableMapping[str, Any], overrides: list[str]) -> None
         if not removes:
             _set(raw, path, _value(text), override)
         if removes or (path[0] == "training" and len(path) == 2 and path[1] not in TRAINING_KEYS):
-            stale = [path] if removes else [[*role.split("."), path[1]] for role in (ACTOR, REF)]
+            stale = [path] if removes else [[*role.split("."), path[1]] for role in _roles_that_read(path[1])]
             for old in stale:
                 _remove(raw, old)
+
+
+def _roles_that_read(key: str) -> list[str]:
+    """Sections that a key of ``training`` is laid under; the reward model's tokenizer is its own."""
+    in_reward = key not in RULE_KEYS and key != "tokenizer_name_or_path"
+    return [ACTOR, REF, CRITIC, *([REWARD] if in_reward else [])]
 
 
 def _hoist_roles(raw: MutableMapping[str, Any]) -> None:

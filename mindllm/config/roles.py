@@ -1,34 +1,14 @@
-"""Keys of a role (actor, reference): where its weights are, how it is laid out, how it trains and generates.
+"""Keys of a role (actor, reference, critic, reward model): where its weights are, its layout, how it trains.
 
 Each may sit in the role's own section, in ``training`` (for every role) or in the role's model file,
 in this order of precedence.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from mindllm.config.base import Float, Int, Section
-
-
-def _one_prefix(value: object) -> object:
-    """Read ``weight,prefix`` as the prefix that it names; refuse a blend of several."""
-    parts = [str(part).strip() for part in (value if isinstance(value, list) else str(value).split(","))]
-    if len(parts) == 1:
-        return parts[0]
-    if len(parts) == 2 and _is_number(parts[0]):
-        return parts[1]
-    raise ValueError(
-        f"{value!r} is not one prefix; a blend is not available, so give all the files to one preprocess_data.py run"
-    )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 class RoleConfig(Section):
@@ -76,20 +56,22 @@ class RefConfig(RoleConfig):
     """The frozen reference model of a KL term."""
 
 
-class TrainedRoleConfig(RoleConfig):
-    """A model that reads data and trains."""
+class RewardModelConfig(RoleConfig):
+    """The frozen reward model; its keys stand in section ``reward`` beside those of the rule rewards."""
 
-    data_path: Annotated[str, BeforeValidator(_one_prefix)] = Field(
-        min_length=1, description="Prefix of the preprocessed data (`weight,prefix` names one too)."
+    weight: Float = Field(
+        default=1.0, description="Factor of the reward model's score in the sum with the rule rewards."
     )
+
+
+class TrainedRoleConfig(RoleConfig):
+    """A model that trains."""
+
     save: str = Field(
-        default="runs/default/checkpoints/actor",
+        default="runs/default/checkpoints",
         min_length=1,
         description="Directory of this role's checkpoints.",
-        json_schema_extra={"default_text": "`<run_dir>/checkpoints/actor`"},
-    )
-    num_gpus_for_train: Int | None = Field(
-        default=None, ge=1, description="Processes of the actor; another way to write `resource_pool.actor_rollout`."
+        json_schema_extra={"default_text": "`<run_dir>/checkpoints/actor` or `critic`"},
     )
     lr: Float = Field(gt=0, description="Peak learning rate.")
     min_lr: Float = Field(default=0.0, ge=0, description="Learning rate at the end of a decay.")
@@ -104,3 +86,26 @@ class TrainedRoleConfig(RoleConfig):
     adam_beta2: Float = Field(default=0.95, ge=0, lt=1, description="Adam: decay of the second moment.")
     adam_eps: Float = Field(default=1e-8, gt=0, description="Adam: term added to the denominator.")
     use_distributed_optimizer: bool = Field(default=True, description="Shard the optimizer state over DP ranks.")
+
+
+class CriticConfig(TrainedRoleConfig):
+    """The model that estimates values, in stage ``ray_ppo``."""
+
+    cliprange_value: Float = Field(
+        default=3.0,
+        gt=0,
+        description="Clip of a value around the one the advantages were computed from; 0.2 is the usual choice.",
+    )
+    critic_mini_batch_size: Int | None = Field(
+        default=None,
+        ge=1,
+        description="Sequences per optimizer step of the critic, over all DP ranks; unset uses the whole iteration's.",
+    )
+    critic_update_epochs: Int = Field(default=1, ge=1, description="The critic's passes over each iteration.")
+    critic_warmup_iters: Int = Field(default=0, ge=0, description="First iterations in which only the critic trains.")
+
+
+ROLE_KEYS = frozenset(RoleConfig.model_fields) - {"model_keys"}
+REWARD_MODEL_KEYS = frozenset(RewardModelConfig.model_fields) - {"model_keys"}
+CRITIC_KEYS = frozenset(CriticConfig.model_fields) - {"model_keys"}
+CRITIC_ONLY_KEYS = CRITIC_KEYS - frozenset(TrainedRoleConfig.model_fields)

@@ -1,6 +1,6 @@
-"""Sections ``algorithm``, ``reward`` and ``resource_pool``."""
+"""Section ``algorithm``, and the rule rewards of section ``reward``."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -8,7 +8,7 @@ from mindllm.config.base import Float, Int, Section
 
 KLEstimator = Literal["kl", "abs", "mse", "low_var_kl"]
 KL_ALIASES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
-SHARED: Final = "actor_rollout"
+WhitenScope = Literal["step", "minibatch"]
 
 
 def _kl_name(value: object) -> object:
@@ -21,17 +21,55 @@ KLName = Annotated[KLEstimator, BeforeValidator(_kl_name)]
 class KLControl(Section):
     """Coefficient of the KL term in the reward."""
 
-    type: Literal["fixed"] = Field(default="fixed", description="`fixed`: the coefficient stays as it is.")
-    kl_coef: Float = Field(default=0.0, ge=0, description="Weight of the KL term in the reward, per token.")
+    type: Literal["fixed", "adaptive"] = Field(
+        default="fixed",
+        description="`fixed`: the coefficient stays as it is; `adaptive` (stage `ray_ppo`): it follows `target_kl`.",
+    )
+    kl_coef: Float = Field(
+        default=0.0,
+        ge=0,
+        description="Weight of the KL term in the reward, per token; `adaptive` begins with it.",
+        json_schema_extra={"default_text": "`0.0`; stage `ray_ppo`: `0.05`"},
+    )
+    target_kl: Float = Field(
+        default=0.1, gt=0, description="KL per response that an `adaptive` coefficient steers towards."
+    )
+    horizon: Int = Field(
+        default=10000, ge=1, description="Responses over which an `adaptive` coefficient reacts; more is slower."
+    )
 
 
 class AlgorithmConfig(Section):
-    """Advantage estimator and KL terms of GRPO."""
+    """Advantage estimator and KL terms."""
 
-    adv_estimator: Literal["group_norm", "group_mean"] = Field(
+    adv_estimator: Literal["gae", "group_norm", "group_mean"] = Field(
         default="group_norm",
-        description="Advantage: reward minus the group's mean, divided by its standard deviation (`group_norm`) "
-        "or not (`group_mean`).",
+        description="Advantage: generalised advantage estimation with a critic (`gae`, stage `ray_ppo`), or reward "
+        "minus the group's mean, divided by its standard deviation (`group_norm`) or not (`group_mean`).",
+        json_schema_extra={"default_text": "`group_norm`; stage `ray_ppo`: `gae`"},
+    )
+    gamma: Float = Field(default=1.0, ge=0, le=1, description="`gae`: discount from token to token.")
+    lam: Float = Field(default=0.95, ge=0, le=1, description="`gae`: 1 is Monte Carlo, 0 is one step.")
+    missing_eos_penalty: Float = Field(
+        default=0.0,
+        ge=0,
+        description="`gae`: subtracted from the score of a response that the length limit cut.",
+    )
+    advantage_whiten: bool = Field(
+        default=False,
+        description="`gae`: bring advantages to mean 0 and deviation 1.",
+        json_schema_extra={"default_text": "`true`; not read by `ray_grpo`"},
+    )
+    whiten_scope: WhitenScope = Field(
+        default="step", description="Tokens whitened together: an iteration's (`step`) or a `minibatch`'s."
+    )
+    whiten_rewards: bool = Field(
+        default=False, description="`gae`: bring the tokens' rewards to deviation 1, keeping their mean."
+    )
+    bootstrap_truncated: bool = Field(
+        default=False,
+        description="`gae`: a response that the length limit cut goes on with the critic's value of its last state, "
+        "instead of 0.",
     )
     use_kl_loss: bool = Field(default=False, description="Add a KL term against the reference to the loss.")
     kl_loss_coef: Float = Field(default=0.0, ge=0, description="Weight of the KL term in the loss.")
@@ -41,7 +79,7 @@ class AlgorithmConfig(Section):
     use_kl_in_reward: bool = Field(
         default=False,
         description="Subtract a KL term against the reference from the reward.",
-        json_schema_extra={"default_text": "`true` if `kl_ctrl.kl_coef` > 0 and `use_kl_loss` is not written"},
+        json_schema_extra={"default_text": "`true` if `kl_ctrl.kl_coef` > 0, unless only `use_kl_loss` is written"},
     )
     kl_penalty: KLName = Field(
         default="kl", description="Estimator in the reward: `kl` (k1), `abs`, `mse` (k2), `low_var_kl` (k3)."
@@ -52,6 +90,10 @@ class AlgorithmConfig(Section):
     def needs_reference(self) -> bool:
         """Whether any term reads the reference model's log-probs."""
         return (self.use_kl_loss and self.kl_loss_coef > 0) or (self.use_kl_in_reward and self.kl_ctrl.kl_coef > 0)
+
+    def whitens(self, scope: WhitenScope) -> bool:
+        """Whether advantages are whitened over the tokens of ``scope``."""
+        return self.advantage_whiten and self.whiten_scope == scope
 
 
 def _function_list(value: object) -> object:
@@ -86,42 +128,3 @@ class RewardConfig(Section):
     )
     timeout_s: Float = Field(default=5.0, gt=0, description="Time limit of one item, in seconds.")
     num_workers: Int = Field(default=2, ge=1, description="Processes that compute rewards.")
-
-
-def _processes(value: object) -> object:
-    """Check a number of processes or a list with one number per node; a role's name passes through."""
-    if isinstance(value, str) and value.strip().isdigit():
-        value = int(value)
-    counts = value if isinstance(value, list) else [value]
-    if value != SHARED and not (counts and all(type(count) is int and count >= 1 for count in counts)):
-        raise ValueError(f"{value!r} is not a number of processes (1 or more) or a list with one number per node")
-    return value
-
-
-class ResourcePool(Section):
-    """Processes of each role: a number, or a list with one number per node."""
-
-    actor_rollout: Annotated[int | list[int], BeforeValidator(_processes)] = Field(
-        default=1,
-        description="Processes that train and generate: a number, or a list with one number per node.",
-        json_schema_extra={"default_text": "TP x PP"},
-    )
-    ref: Annotated[int | list[int] | Literal["actor_rollout"], BeforeValidator(_processes)] = Field(
-        default=SHARED,
-        description="Processes of the reference model; `actor_rollout` shares the actor's; `[]` is none.",
-        json_schema_extra={"default_text": "`actor_rollout` if the layouts are equal, else TP x PP"},
-    )
-
-    @property
-    def ref_shares_actor(self) -> bool:
-        """Whether the reference lives in the actor's processes."""
-        return self.ref == SHARED
-
-    def per_node(self, role: Literal["actor_rollout", "ref"]) -> list[int]:
-        """Processes of ``role`` on each node; one entry when a plain number was written, which any node may serve."""
-        value = self.actor_rollout if role == SHARED or self.ref == SHARED else self.ref
-        return [value] if isinstance(value, int) else [int(count) for count in value]
-
-    def world_size(self, role: Literal["actor_rollout", "ref"]) -> int:
-        """Processes of ``role`` over all nodes."""
-        return sum(self.per_node(role))

@@ -6,11 +6,12 @@ from pydantic import BeforeValidator, Field
 
 from mindllm.config.base import CommaList, Float, Int, Section
 
-Stage = Literal["sft", "ray_grpo"]
-STAGE_ALIASES = {"grpo": "ray_grpo"}
+Stage = Literal["sft", "orm", "ray_grpo", "ray_ppo"]
+STAGE_ALIASES = {"grpo": "ray_grpo", "ppo": "ray_ppo"}
+SUPERVISED_STAGES = frozenset({"sft", "orm"})
 Tracker = Literal["jsonl", "tensorboard", "wandb"]
 
-GRPO_ONLY_TRAINING_KEYS = frozenset({"eval_n_samples_per_prompt", "sample_dump_interval"})
+RL_ONLY_TRAINING_KEYS = frozenset({"eval_n_samples_per_prompt", "sample_dump_interval"})
 
 
 def _stage_name(value: object) -> object:
@@ -21,11 +22,14 @@ class TrainingConfig(Section):
     """Length, batch, saving, evaluation and logging of a run."""
 
     stage: Annotated[Stage, BeforeValidator(_stage_name)] = Field(
-        description="What the run does: `sft` (supervised fine-tuning) or `ray_grpo` (also written `grpo`)."
+        description="What the run does: `sft` (supervised fine-tuning), `orm` (reward model), `ray_grpo` (also written "
+        "`grpo`) or `ray_ppo` (also written `ppo`)."
     )
     train_iters: Int = Field(ge=1, description="Iterations of the run; one iteration uses one global batch.")
     global_batch_size: Int = Field(
-        ge=1, description="Prompts per iteration (stage `sft`: sequences per optimizer step), over all processes."
+        ge=1,
+        description="Prompts per iteration (stage `sft`: sequences, `orm`: pairs per optimizer step), over all "
+        "processes.",
     )
     run_dir: str = Field(
         default="runs/default",
