@@ -55,6 +55,7 @@ def build_config(raw: Mapping[str, Any], config_name: str = "default") -> RunCon
     builder = RoleBuilder(written, models, training.run_dir if training is not None else None, findings)
     draft = _without_pool(builder, stage, sections, training)
     pool_keys = pool_values(sections["resource_pool"], draft.roles(), findings)
+    findings.stop_if_any()
     pool = validated(ResourcePool, pool_keys, "resource_pool", {}, findings)
     findings.stop_if_any()
     _note_unpicked_models(draft, models, findings)

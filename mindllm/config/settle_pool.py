@@ -52,28 +52,28 @@ def pool_values(keys: Mapping[str, Any], roles: Mapping[PoolRole, RoleConfig], f
 
 
 def _check_sharing(values: Mapping[str, Any], roles: Mapping[PoolRole, RoleConfig], findings: Findings) -> None:
-    """Every shared role exists, and following the names ends at processes."""
+    """Every shared role exists, and following the names ends at processes; the first mistake is noted."""
     for role in ROLES[1:]:
         passed: list[str] = [role]
         while _is_name(target := values.get(passed[-1])):
-            if target not in ROLES:
-                findings.errors.append(
-                    f"resource_pool.{role} is {target!r}: it is not a number of processes, a list with one number per "
-                    f"node, or a role to share with ({', '.join(ROLES)})" + did_you_mean(str(target), ROLES)
-                )
-                break
-            if target not in roles:
-                findings.errors.append(
-                    f"resource_pool.{role} is {target}, but this run has no such model: it has {', '.join(roles)}"
-                )
-                break
-            if target in passed:
-                findings.errors.append(
-                    f"resource_pool.{role} is {target}: the roles name each other in a circle; give one of them a "
-                    "number of processes"
-                )
-                break
-            passed.append(target)
+            mistake = _sharing_mistake(passed, str(target), roles)
+            if mistake is not None:
+                findings.errors.append(f"resource_pool.{role} is {target}: {mistake}")
+                return
+            passed.append(str(target))
+
+
+def _sharing_mistake(passed: list[str], target: str, roles: Mapping[PoolRole, RoleConfig]) -> str | None:
+    if target not in ROLES:
+        return (
+            "it is not a number of processes, a list with one number per node, or a role to share with "
+            f"({', '.join(ROLES)}){did_you_mean(target, ROLES)}"
+        )
+    if target not in roles:
+        return f"this run has no such model to share with, only {', '.join(roles)}"
+    if target in passed:
+        return "the roles name each other in a circle; give one of them a number of processes"
+    return None
 
 
 def _is_name(value: Any) -> bool:

@@ -32,6 +32,27 @@ SFT: dict[str, Any] = {
         "lr": 1e-3,
     }
 }
+ORM: dict[str, Any] = {
+    "training": SFT["training"] | {"stage": "orm", "load": "ckpt/rm_init", "data_path": "data/pairs"}
+}
+PPO: dict[str, Any] = {
+    "training": {"stage": "ppo", "train_iters": 4, "global_batch_size": 8, "seq_length": 64},
+    "actor_rollout_ref": {
+        "actor_rollout": {"load": "ckpt/actor", "data_path": "data/rl", "lr": 1e-4, "max_prompt_length": 32},
+    },
+    "critic": {"load": "ckpt/rm", "lr": 3e-4},
+    "reward": {"load": "ckpt/rm"},
+}
+
+
+@pytest.fixture
+def orm() -> dict[str, Any]:
+    return copy.deepcopy(ORM)
+
+
+@pytest.fixture
+def ppo() -> dict[str, Any]:
+    return copy.deepcopy(PPO)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_an_unknown_key_of_a_reward_function_is_refused(grpo):
 @pytest.mark.parametrize(
     ("path", "value", "fragment"),
     [
-        ("training.stage", "grppo", "allowed is 'sft' or 'ray_grpo'; did you mean"),
+        ("training.stage", "grppo", "allowed is 'sft', 'orm', 'ray_grpo' or 'ray_ppo'; did you mean"),
         ("training.executor", "local", "allowed is 'ray' or 'inline'"),
         ("training.train_iters", 0, "at least 1"),
         ("training.trackers", "jsonl,wand", "allowed is"),
@@ -136,7 +136,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {f"{ACTOR}.num_gpus_for_train": 2, "resource_pool.actor_rollout": 4},
-        "num_gpus_for_train is 2 but resource_pool.actor_rollout is 4",
+        "num_gpus_for_train (2) + num_gpus_for_infer (0) is 2 but resource_pool.actor_rollout is 4",
     ),
     (
         {f"{ACTOR}.num_layers_per_virtual_pipeline_stage": 1},
@@ -205,23 +205,22 @@ def test_keys_that_contradict_each_other_are_refused(grpo, changes, fragment):
 @pytest.mark.parametrize(
     ("changes", "fragment"),
     [
-        ({"training.stage": "ray_ppo"}, "training.stage: ppo needs a critic, which is not available"),
         ({"training.stage": "ray_online_dpo"}, "training.stage: online preference optimisation is not available"),
-        ({"algorithm.adv_estimator": "gae"}, "algorithm.adv_estimator: gae needs a critic"),
+        (
+            {"algorithm.adv_estimator": "gae"},
+            "algorithm.adv_estimator: gae needs a critic, which stage ray_grpo has not",
+        ),
         ({"algorithm.adv_estimator": "grpo"}, "called group_norm here"),
-        ({"algorithm.kl_ctrl.type": "adaptive"}, "algorithm.kl_ctrl.type: an adaptive coefficient is not available"),
-        ({"critic.lr": 1}, "critic: this section belongs to stage ray_ppo"),
-        ({f"{ACTOR}.cliprange_value": 0.2}, "cliprange_value: this key belongs to stage ray_ppo"),
-        ({"resource_pool.critic": [1]}, "resource_pool.critic: this role is not available"),
-        ({"resource_pool.reward": 1}, "resource_pool.reward: this role is not available"),
-        ({"reward.load": "ckpt/rm"}, "reward.load: reward models are not available"),
+        ({"algorithm.kl_ctrl.type": "adaptive"}, "algorithm.kl_ctrl.type: stage ray_grpo keeps the coefficient"),
+        ({"critic.lr": 1}, "critic: only stage ray_ppo trains a critic"),
+        ({f"{ACTOR}.cliprange_value": 0.2}, "this section has no such key; write critic.cliprange_value"),
+        ({"training.critic_warmup_iters": 1}, "training.critic_warmup_iters: stage ray_grpo does not read this key"),
         ({"reward.verifier": False}, "reward.verifier is false"),
-        ({f"{ACTOR}.num_gpus_for_infer": 8}, "num_gpus_for_infer is 8"),
         ({f"{ACTOR}.split": "90,10,0"}, "held-out data has its own files"),
         ({f"{ACTOR}.fp16": True}, "write bf16: true"),
         ({f"{ACTOR}.use_kv_cache": False}, "use_kv_cache is False"),
         ({"algorithm.missing_eos_penalty": 1.0}, "write 0.0"),
-        ({"algorithm.advantage_whiten": True}, "whitening is not available"),
+        ({"algorithm.advantage_whiten": True}, "stage ray_grpo has no such thing; write false"),
     ],
 )
 def test_what_is_not_available_is_refused_with_what_to_write(grpo, changes, fragment):
@@ -230,16 +229,24 @@ def test_what_is_not_available_is_refused_with_what_to_write(grpo, changes, frag
 
 
 @pytest.mark.parametrize(
-    "path", ["training.clip_ratio", f"{ACTOR}.n_samples_per_prompt", "training.eval_n_samples_per_prompt"]
+    "path",
+    [
+        "training.clip_ratio",
+        f"{ACTOR}.n_samples_per_prompt",
+        "training.eval_n_samples_per_prompt",
+        "training.critic_mini_batch_size",
+    ],
 )
-def test_sft_refuses_keys_that_it_does_not_read(sft, path):
+def test_supervised_stages_refuse_keys_that_they_do_not_read(sft, orm, path):
     assert f"{path}: stage sft does not read this key" in refusal(sft, {path: 2})
+    assert f"{path}: stage orm does not read this key" in refusal(orm, {path: 2})
 
 
 @pytest.mark.parametrize("path", ["actor_rollout_ref.ref.load", "algorithm.adv_estimator", "reward.on_error"])
-def test_sft_refuses_sections_that_it_does_not_read(sft, path):
+def test_supervised_stages_refuse_sections_that_they_do_not_read(sft, orm, path):
     section = path.rsplit(".", 1)[0]
     assert f"{section}: stage sft does not read this section" in refusal(sft, {path: "zero"})
+    assert f"{section}: stage orm does not read this section" in refusal(orm, {path: "zero"})
 
 
 def test_a_key_written_with_hyphens_and_with_underscores_is_refused(grpo):

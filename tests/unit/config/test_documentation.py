@@ -11,13 +11,17 @@ from mindllm.config.actor import ActorConfig
 from mindllm.config.architecture import ArchitectureKeys
 from mindllm.config.catalog import shipped_config_dir
 from mindllm.config.document import keys_tables
-from mindllm.config.sections import AlgorithmConfig, KLControl, ResourcePool, RewardConfig, RewardFunction
+from mindllm.config.pool import ResourcePool
+from mindllm.config.roles import CriticConfig, RewardModelConfig
+from mindllm.config.sections import AlgorithmConfig, KLControl, RewardConfig, RewardFunction
 from mindllm.config.training import TrainingConfig
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "configuration.md").read_text()
 SECTIONS = (
     TrainingConfig,
     ActorConfig,
+    CriticConfig,
+    RewardModelConfig,
     AlgorithmConfig,
     KLControl,
     RewardConfig,

@@ -178,6 +178,109 @@ def test_every_key_without_effect_is_named_once_with_what_happens_instead(brough
     assert f"{prefix}.entropy_coeff" not in named and f"{prefix}.lr" not in named
 
 
+PPO_RUN = (
+    RUN[: RUN.index("\nreward:")]
+    .replace("stage: ray_grpo", "stage: ray_ppo")
+    .replace("n_samples_per_prompt: 8", "n_samples_per_prompt: 1")
+    .replace("do_sample: true", "do_sample: false")
+    + """
+critic:
+  model: tiny_llama
+  use_mcore_models: true
+  use_distributed_optimizer: true
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  micro_batch_size: 4
+  critic_mini_batch_size: 1
+  critic_update_epochs: 1
+  cliprange_value: 0.5
+  lr: 1e-6
+  lr_decay_style: cosine
+  min_lr: 1e-7
+  weight_decay: 0.01
+  lr_warmup_fraction: 0.01
+  clip_grad: 1.0
+  adam_beta1: 0.9
+  adam_beta2: 0.95
+  initial_loss_scale: 4096
+  finetune: true
+  load: ./rm
+  save: ./critic_out
+  data_path: ./dataset/train
+  split: 100,0,0
+
+reward:
+  model: tiny_llama
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 1
+  micro_batch_size: 4
+  sequence_parallel: False
+  load: ./rm
+
+algorithm:
+  gamma: 1.0
+  lam: 0.95
+  adv_estimator: gae
+  kl_penalty: kl
+  kl_ctrl:
+    type: fixed
+    kl_coef: 0.05
+  missing_eos_penalty: 0.0
+  advantage_whiten: True
+
+resource_pool:
+  actor_rollout: [8]
+  ref: [4]
+  critic: [8]
+  reward: [4]
+"""
+)
+
+
+def test_a_brought_ppo_file_means_here_what_it_meant_there(config_dir: Path):
+    (config_dir / "model" / "tiny_llama.yaml").write_text(MODEL)
+    (config_dir / "brought.yaml").write_text(PPO_RUN)
+    config = compose_config("brought", [], str(config_dir))
+    assert config.training.stage == "ray_ppo" and config.actor.do_sample is False
+    assert (config.critic.lr, config.critic.cliprange_value, config.critic.critic_mini_batch_size) == (1e-6, 0.5, 1)
+    assert config.critic.pipeline_model_parallel_size == 2 and config.critic.model_keys["num_layers"] == 16
+    assert config.critic.save == "./critic_out" and config.actor.save == "./ckpt_out"
+    assert config.reward_model.load == "./rm" and config.reward_model.tokenizer_name_or_path is None
+    assert config.algorithm.use_kl_in_reward and config.algorithm.kl_ctrl.kl_coef == 0.05
+    assert config.algorithm.whitens("step")
+    assert {role: config.per_node(role) for role in config.roles()} == {
+        "actor_rollout": [8],
+        "ref": [4],
+        "critic": [8],
+        "reward": [4],
+    }
+    named = dict(config.ignored_keys)
+    assert {"critic.finetune", "critic.use_mcore_models", "critic.data_path", "critic.split"} <= named.keys()
+    assert not {"critic.use_distributed_optimizer", "reward.sequence_parallel", "algorithm.gamma"} & named.keys()
+
+
+def test_the_earliest_form_with_roles_at_the_top_level_and_separate_generation_is_read(config_dir: Path):
+    lines = PPO_RUN.replace("num_gpus_for_infer: 0", "num_gpus_for_infer: 4").replace(
+        "_rollout: [8]", "_rollout: [8, 4]"
+    )
+    head, _, rest = lines.partition("actor_rollout_ref:\n")
+    roles, _, tail = rest.partition("\ncritic:")
+    text = head + "\n".join(line.removeprefix("  ") for line in roles.splitlines()) + "\n\ncritic:" + tail
+    (config_dir / "model" / "tiny_llama.yaml").write_text(MODEL)
+    (config_dir / "brought.yaml").write_text(text)
+    config = compose_config("brought", [], str(config_dir))
+    assert (config.per_node("actor_rollout"), config.per_node("rollout")) == ([8], [4])
+    assert config.data_parallel_size("rollout") == 1 and config.ref.load == "./ckpt"
+
+
+def test_a_brought_grpo_file_may_score_with_a_reward_model(config_dir: Path):
+    text = RUN.replace("  verifier: true", "  verifier: false\n  load: ./rm").replace("  reward: []", "  reward: [1]")
+    (config_dir / "model" / "tiny_llama.yaml").write_text(MODEL)
+    (config_dir / "brought.yaml").write_text(text)
+    config = compose_config("brought", [], str(config_dir))
+    assert config.reward_model.load == "./rm" and config.reward.functions == []
+
+
 def test_sections_of_roles_with_an_empty_pool_are_named_and_not_read(grpo):
     grpo["critic"] = {"lr": 1e-6}
     grpo["reward"]["load"] = "ckpt/rm"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mindllm.config.actor import ActorConfig
+from mindllm.config.roles import CriticConfig, RewardModelConfig
 from mindllm.config.sections import AlgorithmConfig, KLControl, RewardConfig, RewardFunction
 from mindllm.config.training import TrainingConfig
 
@@ -13,13 +14,25 @@ PACKAGE = Path(__file__).resolve().parents[3] / "mindllm"
 READ_BY_CONFIG_ALONE = {
     "tokenizer_type": "has one value",
     "num_gpus_for_train": "is resource_pool.actor_rollout by another name",
+    "num_gpus_for_infer": "is the rest of resource_pool.actor_rollout, see RunConfig.per_node",
+    "advantage_whiten": "is read through AlgorithmConfig.whitens",
+    "whiten_scope": "is read through AlgorithmConfig.whitens",
     "clip_ratio": "is the default of clip_ratio_low and clip_ratio_high",
 }
 
 
 @pytest.mark.parametrize(
     "section",
-    [TrainingConfig, ActorConfig, AlgorithmConfig, KLControl, RewardConfig, RewardFunction],
+    [
+        TrainingConfig,
+        ActorConfig,
+        CriticConfig,
+        RewardModelConfig,
+        AlgorithmConfig,
+        KLControl,
+        RewardConfig,
+        RewardFunction,
+    ],
     ids=lambda section: section.__name__,
 )
 def test_every_honoured_key_is_read_outside_the_configuration(section):
