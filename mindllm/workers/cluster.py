@@ -13,6 +13,7 @@ from mindllm.workers.group import InlineRanks, Ranks, WorkerGroup
 from mindllm.workers.model import role_layout
 from mindllm.workers.ref import Ref
 from mindllm.workers.reward import Reward, TrainedReward
+from mindllm.workers.rollout import inference_config
 
 if TYPE_CHECKING:
     from mindllm.workers.ray_ranks import RayCluster
@@ -41,8 +42,11 @@ class Cluster:
 
     def start_actor(self, checkpoint: Path, total_steps: int, resume: bool) -> ActorRollout:
         """Start the actor's processes and load it; see ``TrainedWorker``."""
-        config = self.config.actor
-        return ActorRollout(self._group("actor_rollout", config, checkpoint, total_steps, resume), config)
+        config, generation = self.config.actor, None
+        training = self._group("actor_rollout", config, checkpoint, total_steps, resume)
+        if self.config.generates_apart:
+            generation = self._group("rollout", inference_config(config), checkpoint)
+        return ActorRollout(training, config, generation)
 
     def start_critic(self, checkpoint: Path, total_steps: int, resume: bool) -> Critic:
         """Start the critic; see ``TrainedWorker``."""
@@ -72,7 +76,8 @@ class Cluster:
     def _ranks_of(self, role: str, config: RoleConfig, checkpoint: Path) -> Ranks:
         """The role's processes: those of the role it shares with, or its own; inline there is but one."""
         inline = self.config.training.executor == "inline"
-        owner = "inline" if inline else self.config.resource_pool.owner(role)
+        apart = role == "rollout"
+        owner = "inline" if inline else role if apart else self.config.resource_pool.owner(role)
         if owner not in self._ranks:
             self._start_ranks(owner, config, checkpoint)
         return self._ranks[owner]
@@ -89,7 +94,7 @@ class Cluster:
             self._ray = self._ray or RayCluster()
             ranks = RayRanks(
                 name,
-                self.config.resource_pool.per_node(name),
+                self.config.per_node(name),
                 layout,
                 use_gpus=self._ray.has_gpus,
                 log_dir=Path(training.run_dir).resolve() / "logs",
