@@ -1,5 +1,6 @@
 """What tests run on every rank: workers of the given layout, fed as the driver would feed them."""
 
+from pathlib import Path
 from typing import Any
 
 from mindllm.config import ActorConfig
@@ -53,9 +54,15 @@ def actor_config(layout: Layout, adam: Adam | None = None, **changes: Any) -> Ac
     return ActorConfig(**{**values, **changes})
 
 
-def make_worker(model: TinyModel, config: ActorConfig, resume: bool = False, **changes: Any) -> ActorRolloutWorker:
+def make_worker(
+    model: TinyModel,
+    config: ActorConfig,
+    total_steps: int = 100,
+    resume: bool = False,
+    checkpoint: Path | None = None,
+) -> ActorRolloutWorker:
     """The actor of this rank, from the converted checkpoint or from ``checkpoint``."""
-    return ActorRolloutWorker(config, changes.get("checkpoint", model.checkpoint), total_steps=100, resume=resume)
+    return ActorRolloutWorker(config, checkpoint or model.checkpoint, total_steps, resume)
 
 
 def share_of(batch: Sequences, config: ActorConfig) -> Share:

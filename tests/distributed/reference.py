@@ -122,8 +122,10 @@ class TorchTrainer:
         terms["loss"].backward()
         return {name: float(value.detach()) for name, value in terms.items()}
 
-    def step(self) -> float:
-        """Clip and update; the gradient norm before clipping."""
+    def step(self, lr: float | None = None) -> float:
+        """Clip and update, with ``lr`` instead of the first rate where given; the gradient norm before clipping."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.adam.lr if lr is None else lr
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.adam.clip_grad)
         self.optimizer.step()
         return float(norm)
