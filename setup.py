@@ -29,6 +29,8 @@ setup(
         "PyYAML>=6",
         "ray>=2.40",
         "math-verify>=0.8",
+        "jinja2>=3.1",
+        "rich>=13",
         "tensorboard>=2.18",
     ],
     extras_require={
