@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mindllm.data.datasets import Example as Example
     from mindllm.data.datasets import InstructionDataset as InstructionDataset
+    from mindllm.data.datasets import Pair as Pair
+    from mindllm.data.datasets import PairwiseDataset as PairwiseDataset
     from mindllm.data.datasets import Prompt as Prompt
     from mindllm.data.datasets import PromptDataset as PromptDataset
     from mindllm.data.datasets import open_instructions as open_instructions
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 _HOME = {
     "Example": "datasets",
     "InstructionDataset": "datasets",
+    "Pair": "datasets",
+    "PairwiseDataset": "datasets",
     "Prompt": "datasets",
     "PromptDataset": "datasets",
     "open_instructions": "datasets",

@@ -1,4 +1,4 @@
-"""Indexed data as the trainer reads it: prompts for RL, examples for SFT."""
+"""Indexed data as the trainer reads it: prompts for RL, examples for SFT, pairs for reward models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,8 @@ import numpy as np
 from mindllm.data.indexed import IndexedReader
 from mindllm.data.manifest import columns_path, read_manifest
 from mindllm.errors import UserError, did_you_mean
+
+_MARGIN_COLUMN = "margin"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,21 @@ class Example:
     index: int
     input_ids: np.ndarray  # int32 [length]
     labels: np.ndarray  # int32 [length]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A prompt with two answers, as two dialogues; only the answer is labelled, at its tokens' own positions.
+
+    `margin` says by how much the chosen answer is better; 0 where the data does not say.
+    """
+
+    index: int
+    chosen: np.ndarray  # int32 [chosen length]
+    chosen_labels: np.ndarray  # int32 [chosen length]
+    rejected: np.ndarray  # int32 [rejected length]
+    rejected_labels: np.ndarray  # int32 [rejected length]
+    margin: float
 
 
 class PromptDataset:
@@ -100,13 +117,10 @@ class InstructionDataset:
             UserError: a file is missing or damaged, or there are no labels.
         """
         manifest = read_manifest(prefix)
-        if not any(name.endswith("_labels_document.bin") for name in manifest["outputs"]):
+        if "labels" not in manifest["keys"]:
             raise UserError(f"{prefix} has no labels: it was written by {manifest['options']['handler']}, not for SFT")
         self.content_hash = str(manifest["content_hash"])
-        self._ids = IndexedReader(prefix, "input_ids")
-        self._labels = IndexedReader(prefix, "labels")
-        if not np.array_equal(self._ids.lengths, self._labels.lengths):
-            raise UserError(f"{prefix}: input_ids and labels have different lengths; write the data again")
+        self._ids, self._labels = _open_labelled(prefix, "input_ids", "labels")
 
     @property
     def lengths(self) -> np.ndarray:
@@ -121,6 +135,75 @@ class InstructionDataset:
         if not 0 <= index < len(self):
             raise IndexError(f"example {index} of {len(self)}")
         return Example(index, self._ids[index], self._labels[index])
+
+
+class PairwiseDataset:
+    """Pairs written by a pairwise handler.
+
+    Attributes:
+        lengths: of the longer dialogue of each pair, int32 [num_pairs].
+        has_margins: whether any pair has a margin.
+        content_hash: equal for equal data, wherever it lies.
+    """
+
+    def __init__(self, prefix: str | Path) -> None:
+        """Open and check the files.
+
+        Raises:
+            UserError: a file is missing or damaged, or this is not pairwise data.
+        """
+        manifest = read_manifest(prefix)
+        if "chosen_input_ids" not in manifest["keys"]:
+            raise UserError(f"{prefix} has no pairs: it was written by {manifest['options']['handler']}")
+        self.content_hash = str(manifest["content_hash"])
+        self._chosen, self._chosen_labels = _open_labelled(prefix, "chosen_input_ids", "chosen_labels")
+        self._rejected, self._rejected_labels = _open_labelled(prefix, "rejected_input_ids", "rejected_labels")
+        if len(self._chosen) != len(self._rejected):
+            raise UserError(f"{prefix} has {len(self._chosen)} chosen and {len(self._rejected)} rejected dialogues")
+        self.lengths = np.maximum(self._chosen.lengths, self._rejected.lengths)
+        self._margins = _read_margins(columns_path(prefix), len(self))
+        self.has_margins = self._margins is not None
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, index: int) -> Pair:
+        """Pair `index`, counted from 0."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"pair {index} of {len(self)}")
+        return Pair(
+            index,
+            self._chosen[index],
+            self._chosen_labels[index],
+            self._rejected[index],
+            self._rejected_labels[index],
+            float(self._margins[index]) if self._margins is not None else 0.0,
+        )
+
+
+def _open_labelled(prefix: str | Path, ids_key: str, labels_key: str) -> tuple[IndexedReader, IndexedReader]:
+    ids, labels = IndexedReader(prefix, ids_key), IndexedReader(prefix, labels_key)
+    if not np.array_equal(ids.lengths, labels.lengths):
+        raise UserError(f"{prefix}: {ids_key} and {labels_key} have different lengths; write the data again")
+    return ids, labels
+
+
+def _read_margins(path: Path, num_pairs: int) -> np.ndarray | None:
+    """Margins as float64 [num_pairs], 0 for null; None when there is not one."""
+    if not path.is_file():
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        margins = pq.read_table(path, columns=[_MARGIN_COLUMN])[_MARGIN_COLUMN]
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if len(margins) != num_pairs:
+        raise UserError(f"{path} has {len(margins)} rows for {num_pairs} pairs")
+    if margins.null_count == len(margins):
+        return None
+    return np.array(margins.fill_null(0.0), dtype=np.float64)
 
 
 def open_prompts(prefix: str | Path, required_columns: Sequence[str] = ()) -> PromptDataset:

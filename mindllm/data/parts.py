@@ -14,13 +14,15 @@ from mindllm.data.indexed import indexed_path, write_index
 from mindllm.data.manifest import columns_path
 from mindllm.data.sidecar import Spool, write_sidecar
 
+ID_KEYS = ("input_ids", "text")  # ends of the names of keys that hold text; the others annotate it
+
 
 @dataclass
 class Part:
-    """What a part's files hold. Lengths stay in memory: 4 bytes a sample."""
+    """What a part's files hold. Lengths stay in memory: 4 bytes a sample and key."""
 
     directory: Path
-    lengths: list[np.ndarray] = field(default_factory=list)
+    lengths: dict[str, list[np.ndarray]] = field(default_factory=dict)
     rows_in: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
@@ -28,11 +30,22 @@ class Part:
 
     def add(self, encoded: Encoded) -> None:
         """Count another batch."""
-        self.lengths.append(encoded.lengths)
+        for key, lengths in encoded.lengths.items():
+            self.lengths.setdefault(key, []).append(lengths)
         self.rows_in += encoded.rows_in
         self.dropped += encoded.dropped
         self.changed += encoded.changed
         self.trained_tokens += encoded.trained_tokens
+
+    @property
+    def num_samples(self) -> int:
+        """Samples written so far."""
+        return sum(len(lengths) for lengths in next(iter(self.lengths.values()), []))
+
+    def sample_lengths(self) -> np.ndarray:
+        """Tokens of every sample (of both dialogues of a pair together), int64 [num_samples]."""
+        ids = [np.concatenate(lengths) for key, lengths in self.lengths.items() if key.endswith(ID_KEYS)]
+        return np.stack(ids).sum(axis=0, dtype=np.int64)
 
     def tokens_file(self, key: str) -> Path:
         """Where the tokens of an output key lie."""
@@ -72,7 +85,8 @@ def merge_parts(parts: Sequence[Part], prefix: Path, keys: Sequence[str], keeps_
     """Merge parts, in order, into indexed files and sidecar under `prefix`; the parts' files are used up."""
     total = Part(prefix.parent)
     for part in parts:
-        total.lengths += part.lengths
+        for key, lengths in part.lengths.items():
+            total.lengths.setdefault(key, []).extend(lengths)
         total.rows_in += part.rows_in
         total.dropped += part.dropped
         total.changed += part.changed
@@ -81,7 +95,7 @@ def merge_parts(parts: Sequence[Part], prefix: Path, keys: Sequence[str], keeps_
     for key in keys:
         tokens, index = indexed_path(prefix, key, "bin"), indexed_path(prefix, key, "idx")
         _join([part.tokens_file(key) for part in parts], tokens)
-        write_index(index, total.lengths)
+        write_index(index, total.lengths[key])
         files += [tokens, index]
     null_cells: dict[str, int] = {}
     if keeps_columns:

@@ -158,14 +158,14 @@ def _reported(batches: Iterator[Encoded], progress: Progress) -> Iterator[Encode
 
 
 def _refuse_empty(counts: Part) -> None:
-    if not any(len(lengths) for lengths in counts.lengths):
+    if not counts.num_samples:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.dropped.items()))
         raise UserError(f"all {counts.rows_in} rows were dropped ({reasons}); nothing is written")
 
 
 def _manifest(options: HandlerOptions, spec: TokenizerSpec, files: InputFiles, merged: Merged) -> dict[str, Any]:
     counts = merged.counts
-    lengths = np.concatenate(counts.lengths)
+    lengths = counts.sample_lengths()
     outputs = describe_outputs(merged.files)
     assert counts.rows_in == len(lengths) + sum(counts.dropped.values()), "rows in = written + dropped"
     template: dict[str, Any] = {"name": options.prompt_type}
@@ -174,6 +174,7 @@ def _manifest(options: HandlerOptions, spec: TokenizerSpec, files: InputFiles, m
     return {
         "format_version": FORMAT_VERSION,
         "content_hash": content_hash(outputs),
+        "keys": list(counts.lengths),
         "inputs": describe_inputs(files),
         "options": asdict(replace(options, map_keys=dict(options.map_keys) if options.map_keys else None)),
         "template": template,

@@ -1,16 +1,18 @@
 """Alpaca-style rows: instruction, input, output, system, history."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mindllm.data.handlers.base import DropRow, register_handler
 from mindllm.data.handlers.instructions import InstructionHandler
+from mindllm.data.handlers.pairs import PairHandler
 from mindllm.data.handlers.prompts import PromptHandler
 from mindllm.data.readers import Row
 from mindllm.data.templates import Message
 from mindllm.errors import UserError, did_you_mean
 
 _ROLES = ("prompt", "query", "response", "system", "history")
+_PAIR_ROLES = ("prompt", "query", "chosen", "rejected", "system", "history")
 
 
 class _Columns(NamedTuple):
@@ -21,9 +23,12 @@ class _Columns(NamedTuple):
     response: str | None
     system: str | None
     history: str | None
+    chosen: str | None = None
+    rejected: str | None = None
 
 
 _DEFAULT_COLUMNS = _Columns("instruction", "input", "output", "system", "history")
+_DEFAULT_PAIR_COLUMNS = _Columns("instruction", "input", None, "system", "history", "chosen", "rejected")
 
 
 class AlpacaRows:
@@ -43,7 +48,7 @@ class AlpacaRows:
         """
         if map_keys is None:
             return cls(_DEFAULT_COLUMNS, ["instruction"])
-        columns = _mapped_columns(map_keys)
+        columns = _mapped_columns(map_keys, _ROLES)
         # The older form maps the response to the prompt's column; the response itself is never read.
         columns = columns._replace(prompt=columns.prompt or columns.response, response=None)
         if columns.prompt is None:
@@ -59,14 +64,23 @@ class AlpacaRows:
         """
         if map_keys is None:
             return cls(_DEFAULT_COLUMNS, ["instruction", "output"])
-        columns = _mapped_columns(map_keys)
-        for role in ("prompt", "response"):
-            if getattr(columns, role) is None:
-                raise UserError(f"--map-keys names no column for '{role}'")
+        columns = _mapped_columns(map_keys, _ROLES, required=("prompt", "response"))
+        return cls(columns, [name for name in columns if name])
+
+    @classmethod
+    def for_pairs(cls, map_keys: Mapping[str, str] | None) -> "AlpacaRows":
+        """Rows of which two answers are compared.
+
+        Raises:
+            UserError: unknown role, or no column for prompt, chosen or rejected.
+        """
+        if map_keys is None:
+            return cls(_DEFAULT_PAIR_COLUMNS, ["instruction", "chosen", "rejected"])
+        columns = _mapped_columns(map_keys, _PAIR_ROLES, required=("prompt", "chosen", "rejected"))
         return cls(columns, [name for name in columns if name])
 
     def prompt(self, row: Row) -> list[Message]:
-        """System prompt, history and the row's question; see `RowShape.prompt`."""
+        """System prompt, history and the row's question; see `PromptShape.prompt`."""
         system = _text(row, self._columns.system, "system")
         messages = [Message("system", system)] if system else []
         messages += self._history(row)
@@ -74,19 +88,21 @@ class AlpacaRows:
         return messages
 
     def prompt_text(self, row: Row) -> str:
-        """The instruction, with the input, if any, on the next line; see `RowShape.prompt_text`."""
+        """The instruction, with the input, if any, on the next line; see `PromptShape.prompt_text`."""
         parts = [_text(row, self._columns.prompt, "prompt"), _text(row, self._columns.query, "query")]
         if not any(part.strip() for part in parts):
             raise DropRow("null_prompt" if row.values.get(self._columns.prompt or "") is None else "empty_prompt")
         return "\n".join(part for part in parts if part)
 
     def dialogue(self, row: Row) -> list[Message]:
-        """The prompt and its answer; see `RowShape.dialogue`."""
+        """The prompt and its answer; see `DialogueShape.dialogue`."""
+        return [*self.prompt(row), _answer(row, self._columns.response, "response")]
+
+    def pair(self, row: Row) -> tuple[list[Message], list[Message]]:
+        """The prompt with each of its two answers; see `PairShape.pair`."""
         prompt = self.prompt(row)
-        answer = _text(row, self._columns.response, "response")
-        if not answer.strip():
-            raise DropRow("null_response" if row.values.get(self._columns.response or "") is None else "empty_response")
-        return [*prompt, Message("assistant", answer)]
+        chosen = _answer(row, self._columns.chosen, "chosen")
+        return [*prompt, chosen], [*prompt, _answer(row, self._columns.rejected, "rejected")]
 
     def _history(self, row: Row) -> list[Message]:
         turns = row.values.get(self._columns.history) if self._columns.history else None
@@ -100,13 +116,23 @@ class AlpacaRows:
         return messages
 
 
-def _mapped_columns(map_keys: Mapping[str, str]) -> _Columns:
+def _mapped_columns(map_keys: Mapping[str, str], roles: Sequence[str], required: Sequence[str] = ()) -> _Columns:
     for role in map_keys:
-        if role not in _ROLES:
+        if role not in roles:
             raise UserError(
-                f"--map-keys: unknown key '{role}'; known are {', '.join(_ROLES)}{did_you_mean(role, _ROLES)}"
+                f"--map-keys: unknown key '{role}'; known are {', '.join(roles)}{did_you_mean(role, roles)}"
             )
-    return _Columns(*(map_keys.get(role) or None for role in _ROLES))
+    for role in required:
+        if not map_keys.get(role):
+            raise UserError(f"--map-keys names no column for '{role}'")
+    return _Columns(*(map_keys.get(role) or None for role in _Columns._fields))
+
+
+def _answer(row: Row, column: str | None, role: str) -> Message:
+    text = _text(row, column, role)
+    if not text.strip():
+        raise DropRow(f"null_{role}" if row.values.get(column or "") is None else f"empty_{role}")
+    return Message("assistant", text)
 
 
 def _text(row: Row, column: str | None, role: str) -> str:
@@ -140,3 +166,13 @@ class AlpacaStyleInstructionHandler(InstructionHandler):
     def make_shape(cls, map_keys: Mapping[str, str] | None) -> AlpacaRows:
         """See `Handler.make_shape`."""
         return AlpacaRows.for_dialogues(map_keys)
+
+
+@register_handler
+class AlpacaStylePairwiseHandler(PairHandler):
+    """Alpaca rows with a chosen and a rejected answer, for reward models and DPO."""
+
+    @classmethod
+    def make_shape(cls, map_keys: Mapping[str, str] | None) -> AlpacaRows:
+        """See `Handler.make_shape`."""
+        return AlpacaRows.for_pairs(map_keys)

@@ -37,7 +37,7 @@ class Encoded:
     Attributes:
         rows_in: number of rows they came from.
         tokens: for each output key the ids of all samples, concatenated, int32 [num_tokens].
-        lengths: of the samples, the same for every key, int32 [num_samples].
+        lengths: for each output key the lengths of its samples, int32 [num_samples].
         columns: extra columns of the samples that are kept; empty where the handler keeps none.
         dropped: rows left out, by reason.
         changed: samples changed on the way (truncated, ...), by kind.
@@ -46,7 +46,7 @@ class Encoded:
 
     rows_in: int
     tokens: dict[str, np.ndarray]
-    lengths: np.ndarray
+    lengths: dict[str, np.ndarray]
     columns: list[dict[str, Any]]
     dropped: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
@@ -58,9 +58,14 @@ class DropRow(Exception):
 
 
 class RowShape(Protocol):
-    """How rows of one shape are read: which columns there must be, and the conversation they hold."""
+    """How rows of one shape are read: which columns there must be, and the conversations they hold."""
 
     required: list[str]  # columns that must exist
+
+
+class PromptShape(RowShape, Protocol):
+    """Rows that hold a prompt."""
+
     consumed: set[str]  # columns that make up the prompt
 
     def prompt(self, row: Row) -> list[Message]:
@@ -69,8 +74,19 @@ class RowShape(Protocol):
     def prompt_text(self, row: Row) -> str:
         """The last user turn as plain text. Raises DropRow when there is none."""
 
+
+class DialogueShape(RowShape, Protocol):
+    """Rows that hold a prompt and its answer."""
+
     def dialogue(self, row: Row) -> list[Message]:
         """The conversation with its last answer. Raises DropRow when it is incomplete."""
+
+
+class PairShape(RowShape, Protocol):
+    """Rows that hold a prompt and two answers."""
+
+    def pair(self, row: Row) -> tuple[list[Message], list[Message]]:
+        """The conversation with the chosen answer, and with the rejected one. Raises DropRow when incomplete."""
 
 
 class Handler(ABC):

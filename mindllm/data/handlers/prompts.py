@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from mindllm.data.handlers.base import DropRow, Encoded, Handler, HandlerOptions, flatten, naming
+from mindllm.data.handlers.base import DropRow, Encoded, Handler, HandlerOptions, PromptShape, flatten, naming
 from mindllm.data.readers import Row
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError
@@ -18,6 +18,7 @@ class PromptHandler(Handler):
     keys = ("input_ids",)
     limit_option = "prompt_overlong"
     keeps_columns = True
+    shape: PromptShape
 
     def __init__(self, options: HandlerOptions, spec: TokenizerSpec) -> None:
         super().__init__(options, spec)
@@ -44,7 +45,7 @@ class PromptHandler(Handler):
             except DropRow as reason:
                 dropped[str(reason)] += 1
         tokens, lengths = flatten(samples)
-        return Encoded(len(rows), {"input_ids": tokens}, lengths, columns, dropped, changed)
+        return Encoded(len(rows), {"input_ids": tokens}, {"input_ids": lengths}, columns, dropped, changed)
 
     def _within_limit(self, ids: list[int], changed: Counter[str]) -> list[int]:
         limit = self.options.seq_length

@@ -18,7 +18,7 @@ THREE_TURNS = {"instruction": "third", "output": "three", "history": [["first", 
 
 
 def split(encoded: Encoded) -> list[tuple[np.ndarray, np.ndarray]]:
-    borders = np.cumsum(encoded.lengths)[:-1]
+    borders = np.cumsum(encoded.lengths["input_ids"])[:-1]
     return list(
         zip(np.split(encoded.tokens["input_ids"], borders), np.split(encoded.tokens["labels"], borders), strict=True)
     )
@@ -73,16 +73,16 @@ def test_answers_of_the_empty_template_are_encoded_apart_from_the_prompt(encode:
 )
 def test_a_row_without_an_answer_is_dropped_and_counted(encode: Encode, output: Any, reason: str) -> None:
     encoded = encode(HANDLER, {"instruction": "a", "output": output}, {"instruction": "a", "output": "b"})
-    assert encoded.dropped == {reason: 1} and len(encoded.lengths) == 1
+    assert encoded.dropped == {reason: 1} and len(encoded.lengths["input_ids"]) == 1
 
 
 def test_long_dialogues_are_dropped_unless_told_otherwise(encode: Encode) -> None:
     encoded = encode(HANDLER, THREE_TURNS, {"instruction": "a", "output": "b"}, seq_length=20)
-    assert encoded.dropped == {"too_long": 1} and len(encoded.lengths) == 1
+    assert encoded.dropped == {"too_long": 1} and len(encoded.lengths["input_ids"]) == 1
 
 
 def test_truncation_keeps_whole_turns_that_fit(encode: Encode, decode: Decode) -> None:
-    full = int(encode(HANDLER, THREE_TURNS).lengths[0])
+    full = int(encode(HANDLER, THREE_TURNS).lengths["input_ids"][0])
     encoded = encode(HANDLER, THREE_TURNS, seq_length=full - 2, overlong="truncate")
     assert trained(encoded, decode) == ["one<|im_end|>two<|im_end|>"]
     assert decode(encoded.tokens["input_ids"]).endswith("two<|im_end|>")
@@ -90,14 +90,14 @@ def test_truncation_keeps_whole_turns_that_fit(encode: Encode, decode: Decode) -
 
 
 def test_a_dialogue_that_fits_but_for_the_white_space_after_it_loses_only_that(encode: Encode, decode: Decode) -> None:
-    full = int(encode(HANDLER, THREE_TURNS).lengths[0])
+    full = int(encode(HANDLER, THREE_TURNS).lengths["input_ids"][0])
     encoded = encode(HANDLER, THREE_TURNS, seq_length=full - 1, overlong="truncate")
     assert trained(encoded, decode) == ["one<|im_end|>two<|im_end|>three<|im_end|>"] and not +encoded.changed
 
 
 def test_a_first_answer_that_does_not_fit_is_cut_and_gets_no_end_token(encode: Encode, decode: Decode) -> None:
     encoded = encode(HANDLER, {"instruction": "a", "output": "x" * 50}, seq_length=20, overlong="truncate")
-    assert encoded.lengths.tolist() == [20] and encoded.changed == {"answers_cut": 1}
+    assert encoded.lengths["input_ids"].tolist() == [20] and encoded.changed == {"answers_cut": 1}
     assert set(trained(encoded, decode)[0]) == {"x"}
 
 
@@ -106,7 +106,7 @@ def test_no_sample_is_without_a_trained_token(encode: Encode, seq_length: int) -
     rows = [THREE_TURNS, {"instruction": "a" * 30, "output": "b" * 30}, {"instruction": "a", "output": "b"}]
     encoded = encode(HANDLER, *rows, seq_length=seq_length, overlong="truncate")
     assert all((labels != -100).any() and len(labels) <= seq_length for _, labels in split(encoded) if len(labels))
-    assert len(encoded.lengths) + sum(encoded.dropped.values()) == len(rows)
+    assert len(encoded.lengths["input_ids"]) + sum(encoded.dropped.values()) == len(rows)
 
 
 def test_a_long_dialogue_is_an_error_that_names_row_and_lengths_when_asked(encode: Encode) -> None:

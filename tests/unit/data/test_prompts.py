@@ -43,7 +43,7 @@ def test_the_older_mapping_of_the_response_works(encode: Encode, decode: Decode,
 
 def test_an_empty_response_drops_nothing(encode: Encode) -> None:
     encoded = encode(HANDLER, {"instruction": "Hi", "input": "", "output": ""}, {"instruction": "Hi", "output": None})
-    assert len(encoded.lengths) == 2 and not encoded.dropped
+    assert len(encoded.lengths["input_ids"]) == 2 and not encoded.dropped
 
 
 def test_a_multi_turn_prompt_is_the_whole_conversation_templated_once(encode: Encode, decode: Decode) -> None:
@@ -75,20 +75,20 @@ def test_a_row_without_a_valid_conversation_is_dropped_and_counted(
     encode: Encode, row: dict[str, Any], reason: str
 ) -> None:
     encoded = encode(HANDLER, row, {"instruction": "fine"}, row)
-    assert encoded.dropped == {reason: 2} and len(encoded.lengths) == 1 and encoded.rows_in == 3
+    assert encoded.dropped == {reason: 2} and len(encoded.lengths["input_ids"]) == 1 and encoded.rows_in == 3
 
 
 def test_long_prompts_are_dropped_unless_told_otherwise(encode: Encode) -> None:
     short, long = {"instruction": "Hi"}, {"instruction": "Hi " * 50}
-    limit = int(encode(HANDLER, short).lengths[0])
+    limit = int(encode(HANDLER, short).lengths["input_ids"][0])
     encoded = encode(HANDLER, short, long, seq_length=limit)
-    assert encoded.lengths.tolist() == [limit] and encoded.dropped == {"prompt_too_long": 1}
+    assert encoded.lengths["input_ids"].tolist() == [limit] and encoded.dropped == {"prompt_too_long": 1}
     assert len(encoded.columns) == 1
 
 
 def test_a_cut_prompt_keeps_its_end_and_so_the_assistant_header(encode: Encode, decode: Decode) -> None:
     encoded = encode(HANDLER, {"instruction": "x" * 50 + " the end"}, seq_length=16, prompt_overlong="left")
-    assert encoded.lengths.tolist() == [16] and encoded.changed == {"prompt_cut_left": 1}
+    assert encoded.lengths["input_ids"].tolist() == [16] and encoded.changed == {"prompt_cut_left": 1}
     assert decode(encoded.tokens["input_ids"]).endswith(f" the end<|im_end|>\n{HEADER}")
 
 
