@@ -79,7 +79,7 @@ class AlgorithmConfig(Section):
     use_kl_in_reward: bool = Field(
         default=False,
         description="Subtract a KL term against the reference from the reward.",
-        json_schema_extra={"default_text": "`true` if `kl_ctrl.kl_coef` > 0, unless only `use_kl_loss` is written"},
+        json_schema_extra={"default_text": "`true` if `kl_ctrl.kl_coef` > 0 and `use_kl_loss` is false"},
     )
     kl_penalty: KLName = Field(
         default="kl", description="Estimator in the reward: `kl` (k1), `abs`, `mse` (k2), `low_var_kl` (k3)."

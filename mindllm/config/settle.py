@@ -77,9 +77,10 @@ def _kl_control(written: Mapping[str, Any], stage: str, findings: Findings) -> d
 
 def _decide_kl_in_reward(values: dict[str, Any], stage: str) -> None:
     """Files older than the two switches mean the reward when they give a coefficient, or run PPO."""
-    control, switches = values["kl_ctrl"], ("use_kl_in_reward", "use_kl_loss")
+    control = values["kl_ctrl"]
     usual = PPO_KL_COEF if stage == "ray_ppo" else 0.0
-    if not any(switch in values for switch in switches):
+    in_loss = same_value(values.get("use_kl_loss", False), True)
+    if "use_kl_in_reward" not in values and not in_loss:
         values["use_kl_in_reward"] = not same_value(control.get("kl_coef", usual), 0)
     if same_value(values.get("use_kl_in_reward", False), True):
         control.setdefault("kl_coef", usual)

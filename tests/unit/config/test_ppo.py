@@ -45,6 +45,7 @@ def test_the_other_stages_keep_their_defaults(grpo, orm):
         ({"kl_ctrl": {"kl_coef": 0}}, False, 0.0),
         ({"kl_ctrl": {"kl_coef": "0.2"}}, True, 0.2),
         ({"use_kl_in_reward": False}, False, 0.0),
+        ({"use_kl_loss": False}, True, 0.05),
         ({"use_kl_in_reward": "true"}, True, 0.05),
         ({"use_kl_loss": True, "kl_loss_coef": 0.1}, False, 0.0),
         ({"use_kl_loss": True, "kl_loss_coef": 0.1, "use_kl_in_reward": True}, True, 0.05),
