@@ -4,14 +4,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mindllm.checkpoint import CheckpointInfo, latest_iteration_dir, read_checkpoint_info
-from mindllm.checkpoint.mcore_to_hf import check_source
-from mindllm.checkpoint.recipe import make_recipe
+from mindllm.checkpoint.dist_side import DistSource
+from mindllm.checkpoint.recipe import ordered_weights
 from mindllm.checkpoint.torch_dist import TorchDistReader
-from mindllm.config import RoleConfig, RunConfig, architecture_mismatches
+from mindllm.config import RoleConfig, RunConfig, TrainedRoleConfig, architecture_mismatches
 from mindllm.data import load_tokenizer, stop_token_ids
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture
-from mindllm.preflight.data import check_instructions, check_prompts
+from mindllm.preflight.data import check_instructions, check_pairs, check_prompts
 from mindllm.preflight.machine import check_executor, check_export, check_memory, check_writable
 
 
@@ -25,36 +25,41 @@ def check(config: RunConfig) -> list[str]:
         UserError: the first thing that is wrong.
     """
     training, actor = config.training, config.actor
-    passed = []
-    info = _check_role("actor", actor)
-    passed.append(f"actor: {info.architecture.family}, {info.architecture.num_layers} layers, {actor.load}")
-    if config.ref is not None:
-        reference = _check_role("ref", config.ref)
-        if reference.vocab_size != info.vocab_size:
-            raise UserError(
-                f"ref.load: {config.ref.load} has a vocabulary of {reference.vocab_size} tokens, "
-                f"the actor's has {info.vocab_size}; log-probs of one cannot be compared with the other"
-            )
-        passed.append(f"ref: {config.ref.load}")
+    infos = {role: _check_role(role, settings, training.stage) for role, settings in config.roles().items()}
+    passed = [f"{role}: {info.architecture.family}, {config.roles()[role].load}" for role, info in infos.items()]
+    info = infos["actor_rollout"]
+    if "ref" in infos and infos["ref"].vocab_size != info.vocab_size:
+        raise UserError(
+            f"ref.load: {config.ref.load} has a vocabulary of {infos['ref'].vocab_size} tokens, the actor's has "
+            f"{info.vocab_size}; log-probs of one cannot be compared with the other"
+        )
+    if "critic" in infos and infos["critic"].vocab_size < info.vocab_size:
+        raise UserError(
+            f"critic.load: {config.critic.load} has a vocabulary of {infos['critic'].vocab_size} tokens, the actor's "
+            f"has {info.vocab_size}; the critic reads the actor's tokens"
+        )
     _check_tokenizer(actor.tokenizer_name_or_path, info)
-    _check_window(actor.seq_length, info)
     passed.append("tokenizer")
     if training.stage == "sft":
         passed += check_instructions(config, info)
+    elif training.stage == "orm":
+        passed += check_pairs(config, info)
     else:
         _check_stop_ids(config, info)
         passed += check_prompts(config, info)
     check_executor(config)
     check_memory(config, info)
     check_writable(Path(training.run_dir), "training.run_dir")
-    check_writable(Path(actor.save), "actor_rollout.save")
+    for role, settings in config.roles().items():
+        if isinstance(settings, TrainedRoleConfig):
+            check_writable(Path(settings.save), f"{role}.save")
     if training.export_hf is not None:
         check_export(Path(training.export_hf), Path(training.run_dir))
     passed.append(f"run directory: {training.run_dir}")
     return passed
 
 
-def _check_role(role: str, config: RoleConfig) -> CheckpointInfo:
+def _check_role(role: str, config: RoleConfig, stage: str) -> CheckpointInfo:
     """The role's checkpoint exists, is what the configuration says it is, and can be split as asked."""
     directory = latest_iteration_dir(Path(config.load))
     info = read_checkpoint_info(directory)
@@ -62,11 +67,18 @@ def _check_role(role: str, config: RoleConfig) -> CheckpointInfo:
         if not (directory / name).is_file():
             raise UserError(f"{role}.load: {directory} is not a complete torch_dist checkpoint, {name} is missing")
     with TorchDistReader(directory) as reader:
-        check_source(reader, make_recipe(info.architecture, info.padded_vocab_size, None))
+        DistSource(reader, info.architecture, ordered_weights(info.architecture))
+    wants_scalar = role in ("critic", "reward") or stage == "orm"
+    if wants_scalar != info.architecture.scalar_head:
+        found, remedy = ("a language model", "convert it with convert_ckpt.py --head reward")
+        if info.architecture.scalar_head:
+            found, remedy = ("a model that scores with one number", "give the language model itself")
+        raise UserError(f"{role}.load: {config.load} is {found}; {remedy}")
     mismatches = architecture_mismatches(config.model_keys, asdict(info.architecture))
     if mismatches:
         raise UserError(f"{role}.model: the checkpoint {config.load} is another architecture: {'; '.join(mismatches)}")
     _check_layout(role, config, info.architecture)
+    _check_window(role, config.seq_length, info)
     return info
 
 
@@ -110,10 +122,10 @@ def _check_tokenizer(path: str | None, info: CheckpointInfo) -> None:
         )
 
 
-def _check_window(seq_length: int, info: CheckpointInfo) -> None:
+def _check_window(role: str, seq_length: int, info: CheckpointInfo) -> None:
     window = info.architecture.max_position_embeddings
     if seq_length > window:
-        raise UserError(f"seq_length: {seq_length} is more than the {window} positions the model was made for")
+        raise UserError(f"{role}.seq_length: {seq_length} is more than the {window} positions the model was made for")
 
 
 def _check_stop_ids(config: RunConfig, info: CheckpointInfo) -> None:

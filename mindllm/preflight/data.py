@@ -1,10 +1,12 @@
 """Data sets against the run that will read them."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from mindllm.checkpoint import CheckpointInfo
 from mindllm.config import RunConfig
-from mindllm.data import InstructionDataset, PromptDataset
+from mindllm.data import InstructionDataset, PairwiseDataset, PromptDataset
 from mindllm.errors import UserError
 from mindllm.rewards import check_rewards
 
@@ -16,15 +18,30 @@ def check_instructions(config: RunConfig, info: CheckpointInfo) -> list[str]:
     passed = []
     for key, prefix in _prefixes(config):
         examples = InstructionDataset(prefix)
-        longest = int(np.argmax(examples.lengths))
-        if examples.lengths[longest] > config.actor.seq_length:
-            raise UserError(
-                f"{key}: example {longest} of {prefix} has {examples.lengths[longest]} tokens, seq_length is "
-                f"{config.actor.seq_length}; preprocess with --seq-length {config.actor.seq_length}"
-            )
-        _check_ids(key, prefix, examples, info)
+        _check_longest(key, prefix, examples, config)
+        _check_ids(key, prefix, len(examples), lambda row, data=examples: data[row].input_ids, info)
         passed.append(f"{key}: {len(examples)} examples in {prefix}")
     return passed
+
+
+def check_pairs(config: RunConfig, info: CheckpointInfo) -> list[str]:
+    """Preference pairs open, fit the window and the vocabulary. Raises UserError; returns what was checked."""
+    passed = []
+    for key, prefix in _prefixes(config):
+        pairs = PairwiseDataset(prefix)
+        _check_longest(key, prefix, pairs, config)
+        _check_ids(key, prefix, len(pairs), lambda row, data=pairs: data[row].chosen, info)
+        passed.append(f"{key}: {len(pairs)} pairs in {prefix}")
+    return passed
+
+
+def _check_longest(key: str, prefix: str, data: InstructionDataset | PairwiseDataset, config: RunConfig) -> None:
+    longest, limit = int(np.argmax(data.lengths)), config.actor.seq_length
+    if data.lengths[longest] > limit:
+        raise UserError(
+            f"{key}: row {longest} of {prefix} has {data.lengths[longest]} tokens, seq_length is {limit}; "
+            f"preprocess with --seq-length {limit}"
+        )
 
 
 def check_prompts(config: RunConfig, info: CheckpointInfo) -> list[str]:
@@ -40,10 +57,12 @@ def check_prompts(config: RunConfig, info: CheckpointInfo) -> list[str]:
                 f"{limit}, the first is prompt {too_long[0]} with {prompts.lengths[too_long[0]]} tokens; preprocess "
                 f"with --seq-length {limit}"
             )
-        check_rewards(config.reward.functions, prompts.columns)
-        _check_ids(key, prefix, prompts, info)
+        if config.reward.functions or config.reward_model is None:
+            check_rewards(config.reward.functions, prompts.columns)
+        _check_ids(key, prefix, len(prompts), lambda row, data=prompts: data[row].input_ids, info)
         passed.append(f"{key}: {len(prompts)} prompts in {prefix}")
-    passed.append("rewards: " + ", ".join(function.name for function in config.reward.functions))
+    names = [function.name for function in config.reward.functions]
+    passed.append("rewards: " + ", ".join(names + (["reward model"] if config.reward_model is not None else [])))
     return passed
 
 
@@ -54,10 +73,10 @@ def _prefixes(config: RunConfig) -> list[tuple[str, str]]:
     return found
 
 
-def _check_ids(key: str, prefix: str, data: InstructionDataset | PromptDataset, info: CheckpointInfo) -> None:
+def _check_ids(key: str, prefix: str, count: int, ids_of: Callable[[int], np.ndarray], info: CheckpointInfo) -> None:
     """Token ids of the first rows are in the vocabulary: enough to catch data made with another tokenizer."""
-    for row in range(min(len(data), _SAMPLED_ROWS)):
-        highest = int(data[row].input_ids.max())
+    for row in range(min(count, _SAMPLED_ROWS)):
+        highest = int(ids_of(row).max())
         if highest >= info.vocab_size:
             raise UserError(
                 f"{key}: row {row} of {prefix} has token id {highest}, the model's vocabulary has {info.vocab_size}; "
