@@ -67,10 +67,11 @@ def sft() -> dict[str, Any]:
 
 @pytest.fixture
 def config_dir(tmp_path: Path) -> Path:
-    """A directory with `small_grpo`, `small_sft` and the model file `tiny`."""
+    """A directory with `small_grpo`, `small_ppo`, `small_sft` and the model file `tiny`."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "tiny.yaml").write_text("tiny:\n  num_layers: 4\n  num_attention_heads: 4\n  bf16: true\n")
     (tmp_path / "small_grpo.yaml").write_text(yaml.safe_dump({"defaults": [{"model": ["tiny"]}], **GRPO}))
+    (tmp_path / "small_ppo.yaml").write_text(yaml.safe_dump(PPO))
     (tmp_path / "small_sft.yaml").write_text(yaml.safe_dump(SFT))
     return tmp_path
 

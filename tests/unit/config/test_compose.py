@@ -112,7 +112,7 @@ def test_an_override_that_cannot_be_is_refused(config_dir: Path, override, fragm
 def test_an_unknown_configuration_lists_near_names(config_dir: Path):
     with pytest.raises(UserError, match="did you mean small_grpo"):
         compose_config("smal_grpo", [], str(config_dir))
-    with pytest.raises(UserError, match="available: small_grpo, small_sft"):
+    with pytest.raises(UserError, match="available: small_grpo, small_ppo, small_sft"):
         compose_config("zzz", [], str(config_dir))
 
 
@@ -141,3 +141,18 @@ def test_a_model_file_whose_key_is_not_its_name_is_explained(config_dir: Path):
     (config_dir / "model" / "tiny.yaml").write_text("num_layers: 4\n")
     with pytest.raises(UserError, match="must be its own name"):
         compose_config("small_grpo", [f"{ROLE}.model=tiny"], str(config_dir))
+
+
+def test_an_override_of_training_wins_over_critic_and_reward_too_but_for_the_reward_models_tokenizer(config_dir: Path):
+    overrides = ["reward.tokenizer_name_or_path=its", "reward.micro_batch_size=2", "critic.lr=1"]
+    overrides += ["training.lr=1e-5", "training.micro_batch_size=8", "training.tokenizer_name_or_path=theirs"]
+    config = compose_config("small_ppo", overrides, str(config_dir))
+    assert (config.actor.lr, config.critic.lr) == (1e-5, 1e-5)
+    assert (config.critic.micro_batch_size, config.reward_model.micro_batch_size) == (8, 8)
+    assert (config.critic.tokenizer_name_or_path, config.reward_model.tokenizer_name_or_path) == ("theirs", "its")
+    assert compose_config("small_ppo", ["critic.lr=2"], str(config_dir)).critic.lr == 2
+
+
+def test_a_training_override_of_a_rule_reward_key_leaves_the_reward_section_alone(config_dir: Path):
+    with pytest.raises(UserError, match=r"training\.timeout_s: this section has no such key; write reward\.timeout_s"):
+        compose_config("small_ppo", ["training.timeout_s=3"], str(config_dir))
