@@ -84,9 +84,9 @@ def objective(kind: str, batch: Sequences) -> Objective:
 def combined(answers: list[Any]) -> tuple[dict[str, float], float]:
     """Metrics and gradient norm of ``update`` as the driver sees them; ``answers`` of all ranks, None included."""
     heard = [answer for answer in answers if answer is not None]
-    metrics = combine_metrics([sums for sums, *_ in heard])
+    metrics = combine_metrics([sums for sums, _ in heard])
     if "loss" not in metrics:
         metrics["loss"] = metrics["pg_loss"] - ENTROPY_COEFF * metrics["entropy"] + KL_COEF * metrics["kl_loss"]
-    norms = {norm for _, norm, *_ in heard}
+    norms = {step.grad_norm for _, step in heard}
     assert len(norms) == 1, f"ranks report different gradient norms: {norms}"
     return metrics, norms.pop()
