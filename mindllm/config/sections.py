@@ -32,7 +32,7 @@ class KLControl(Section):
         json_schema_extra={"default_text": "`0.0`; stage `ray_ppo`: `0.05`"},
     )
     target_kl: Float = Field(
-        default=0.1, gt=0, description="KL per response that an `adaptive` coefficient steers towards."
+        default=0.1, gt=0, description="KL per token that an `adaptive` coefficient steers towards."
     )
     horizon: Int = Field(
         default=10000, ge=1, description="Responses over which an `adaptive` coefficient reacts; more is slower."

@@ -16,7 +16,16 @@ class FinishReason(enum.IntEnum):
 
 
 PER_SEQUENCE = ("response_lengths", "prompt_index", "sample_index", "finish_reason", "rewards", "margins")
-PER_RESPONSE_TOKEN = ("loss_mask", "rollout_logprobs", "old_logprobs", "ref_logprobs", "advantages", "values", "returns")
+PER_RESPONSE_TOKEN = (
+    "loss_mask",
+    "loss_weights",
+    "rollout_logprobs",
+    "old_logprobs",
+    "ref_logprobs",
+    "advantages",
+    "values",
+    "returns",
+)
 
 
 @dataclass
@@ -34,6 +43,7 @@ class Sequences:
         tokens: int64 [sum(prompt_lengths + response_lengths)], each sequence's prompt followed by its response.
     Per response token [sum(response_lengths)]:
         loss_mask: bool, tokens that are trained.
+        loss_weights: float64 weight of each token in the loss, where it is not one over the number of trained tokens.
         rollout_logprobs, old_logprobs, ref_logprobs, advantages, values, returns: float32.
 
     Setting a field of the wrong length raises ValueError.
@@ -48,6 +58,7 @@ class Sequences:
     rewards: Tensor | None = None
     margins: Tensor | None = None
     loss_mask: Tensor | None = None
+    loss_weights: Tensor | None = None
     rollout_logprobs: Tensor | None = None
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None

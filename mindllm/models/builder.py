@@ -99,7 +99,8 @@ def build_model(
 ) -> list[ScoringGPTModel]:
     """Build this rank's model chunks (one, or one per virtual stage) with fresh weights.
 
-    A scalar head makes the embedding untied: its gradients on two pipeline stages must not meet the head. Model parallel groups must be initialised. Weights are on the current device in ``dtype``.
+    A scalar head makes the embedding untied: its gradients on two pipeline stages must not meet the head. Model
+    parallel groups must be initialised. Weights are on the current device in ``dtype``.
     """
     config = transformer_config(arch, layout, dtype)
     spec = layer_spec(arch.qk_layernorm, RMSNorm, PackedAttention)

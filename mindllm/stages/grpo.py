@@ -7,6 +7,7 @@ from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset, ResumableSampler
 from mindllm.data.sequences import Sequences
 from mindllm.stages.policy_update import policy_steps, update_policy
+from mindllm.stages.reward_model import RewardModelScorer
 from mindllm.stages.rollouts import Rollouts, known_mean, rollout_metrics, token_sums
 from mindllm.stages.session import Session, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
@@ -27,13 +28,13 @@ def run(config: RunConfig) -> None:
         if not session.is_complete:
             with Rollouts(config) as rollouts:
                 actor = session.start("actor", session.cluster.start_actor, policy_steps(config, training.train_iters))
-                ref = session.start_ref()
+                ref, reward = session.start_ref(), RewardModelScorer.start(session, rollouts)
                 for iteration in session.iterations():
                     rows = [prompts[index] for index in sampler.next_indices()]
-                    metrics = train_iteration(session, rollouts, actor, ref, rows, iteration)
+                    metrics = train_iteration(session, rollouts, actor, ref, reward, rows, iteration)
                     if held_out is not None and session.is_due(training.eval_interval, iteration):
                         with session.timings.measure("eval"):
-                            metrics |= rollouts.evaluate(actor, held_out, iteration)
+                            metrics |= rollouts.evaluate(actor, held_out, iteration, reward)
                     timings = session.timings.take()
                     metrics["timing/tokens_per_s"] = metrics["rollout/total_tokens"] / timings["timing/iteration"]
                     session.log.log(iteration, {**metrics, **timings})
@@ -45,6 +46,7 @@ def train_iteration(
     rollouts: Rollouts,
     actor: ActorRollout,
     ref: Ref | None,
+    reward: RewardModelScorer | None,
     rows: list[Prompt],
     iteration: int,
 ) -> dict[str, float]:
@@ -56,6 +58,9 @@ def train_iteration(
             batch, stats = rollouts.generate(actor, rows, iteration)
         with measure("reward"):
             batch, reward_metrics = rollouts.score(batch, rows)
+            if reward is not None:
+                batch.rewards, model_metrics = reward(batch, rows)
+                reward_metrics |= model_metrics
         with measure("old_logprobs"):
             batch.old_logprobs = actor.logprobs(batch, temperature)
         if ref is not None:

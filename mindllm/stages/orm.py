@@ -53,11 +53,7 @@ def to_sequences(pairs: PairwiseDataset, indices: list[int]) -> Sequences:
 
 
 def evaluate(model: TrainedReward, pairs: PairwiseDataset) -> dict[str, float]:
-    """Loss and accuracy (the chosen one scores higher; a tie is half right) over all ``pairs``."""
+    """Loss without margins, and accuracy, over all ``pairs``."""
     chosen, rejected = model.scores(to_sequences(pairs, list(range(len(pairs))))).view(-1, 2).unbind(1)
     result = bradley_terry_loss(chosen, rejected, None, len(pairs))
-    ties = float((chosen == rejected).double().mean())
-    return {
-        "eval/loss": float(result.loss),
-        "eval/accuracy": float((chosen > rejected).double().mean()) + ties / 2,
-    }
+    return {"eval/loss": float(result.loss), "eval/accuracy": float(result.accuracy_sum) / len(pairs)}

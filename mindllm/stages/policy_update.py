@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from mindllm.algorithms import masked_whiten
+from mindllm.algorithms import masked_whiten, token_weights
 from mindllm.config import RunConfig
 from mindllm.data.sequences import Sequences
 from mindllm.stages.session import Session
@@ -46,6 +46,10 @@ def update_policy(session: Session, actor: ActorRollout, batch: Sequences, itera
             mini_batch = batch.select(members)
             if session.config.algorithm.whitens("minibatch"):
                 mini_batch.advantages = masked_whiten(mini_batch.advantages, mini_batch.loss_mask)
+            if settings.loss_agg_mode != "token-mean":
+                mini_batch.loss_weights = token_weights(
+                    mini_batch.loss_mask, mini_batch.response_lengths, settings.loss_agg_mode, settings.max_new_tokens
+                )
             steps.append(actor.update(mini_batch, _objective(session.config, mini_batch)))
             session.record_step("actor", steps[-1])
         results += steps

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mindllm.algorithms import gae, kl_penalty, make_kl_controller, masked_whiten, token_rewards
+from mindllm.algorithms import explained_variance, gae, kl_penalty, make_kl_controller, masked_whiten, token_rewards
 from mindllm.algorithms.controllers import KLController
 from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset, ResumableSampler
@@ -66,7 +66,7 @@ def start_roles(session: Session, rollouts: Rollouts) -> Roles:
         actor=session.start("actor", session.cluster.start_actor, actor_steps),
         critic=session.start("critic", session.cluster.start_critic, critic_steps(config)),
         ref=session.start_ref(),
-        reward=RewardModelScorer.start(session, rollouts) if config.reward_model is not None else None,
+        reward=RewardModelScorer.start(session, rollouts),
     )
 
 
@@ -100,6 +100,7 @@ def train_iteration(
         session.log.samples(iteration, rollouts.dump(batch, rows))
     for role, results in updates.items():
         metrics |= mean_metrics(results, role)
+    metrics |= critic_fit(metrics)
     return metrics | rollout_metrics(batch, stats)
 
 
@@ -146,7 +147,8 @@ def add_advantages(
     if algorithm.use_kl_in_reward and batch.ref_logprobs is not None:
         kl = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm.kl_penalty)
         metrics["critic/kl_coef"] = controller.value
-        metrics["critic/kl/mean"] = float(token_sums(kl, batch).mean())
+        per_token = token_sums(kl, batch) / batch.response_lengths.clamp(min=1)
+        metrics["critic/kl/mean"] = float(per_token.mean())
     rewards = token_rewards(scores, kl, controller.value, batch.response_lengths)
     if algorithm.whiten_rewards:
         rewards = masked_whiten(rewards, batch.loss_mask, shift_mean=False)
@@ -179,6 +181,12 @@ def update_roles(session: Session, roles: Roles, batch: Sequences, iteration: in
         return {"critic": critic()}
     critic_results, actor_results = concurrently(critic, actor)
     return {"critic": critic_results, "actor": actor_results}
+
+
+def critic_fit(metrics: dict[str, float]) -> dict[str, float]:
+    """Explained variance of the returns, from the moments that the critic's update reports."""
+    moments = [metrics[f"critic/{name}"] for name in ("residual", "residual_square", "return", "return_square")]
+    return {"critic/vf_explained_var": explained_variance(*moments)}
 
 
 def update_critic(session: Session, critic: Critic, batch: Sequences, iteration: int) -> list[UpdateResult]:

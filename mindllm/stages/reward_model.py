@@ -25,9 +25,11 @@ class RewardModelScorer:
         self._same = same_tokenizer(self._tokenizer, rollouts.tokenizer)
 
     @classmethod
-    def start(cls, session: Session, rollouts: Rollouts) -> Self:
-        """Start the configured reward model."""
+    def start(cls, session: Session, rollouts: Rollouts) -> Self | None:
+        """Start the configured reward model, if there is one."""
         config = session.config.reward_model
+        if config is None:
+            return None
         model = session.cluster.start_reward(latest_iteration_dir(Path(config.load)))
         return cls(model, config, rollouts)
 

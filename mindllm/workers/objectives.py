@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from mindllm.algorithms import bradley_terry_loss, kl_loss, policy_loss, sft_loss, value_loss
-from mindllm.algorithms.aggregation import masked_sum
+from mindllm.algorithms.aggregation import aggregate, masked_sum
 from mindllm.parallel.logprobs import vocab_parallel_logprobs
 from mindllm.parallel.microbatch import MicroBatch, Rows
 
@@ -49,7 +49,8 @@ class SftObjective:
 class PolicyObjective:
     """Clipped policy gradient, plus KL to the reference and minus entropy where their weights are not 0.
 
-    num_tokens: trained tokens of the optimizer step; here the denominator of all three terms, whose masks are equal.
+    num_tokens: trained tokens of the optimizer step, the denominator of all three terms (whose masks are equal) unless
+    ``Sequences.loss_weights`` says otherwise; metrics are token means always.
     """
 
     num_tokens: int
@@ -66,7 +67,7 @@ class PolicyObjective:
     def loss(self, batch: MicroBatch, output: Tensor, vocab_size: int) -> tuple[Tensor, dict[str, Tensor]]:
         """See ``Objective``."""
         fields = batch.sequences
-        mask = fields.loss_mask
+        mask, weights = fields.loss_mask, fields.loss_weights
         logprobs, entropy = vocab_parallel_logprobs(output, batch.targets, vocab_size, self.temperature)
         policy = policy_loss(
             logprobs,
@@ -77,6 +78,7 @@ class PolicyObjective:
             self.clip_low,
             self.clip_high,
             self.dual_clip,
+            weights,
         )
         entropy_sum = masked_sum(entropy, mask)
         total = policy.loss
@@ -89,9 +91,9 @@ class PolicyObjective:
             "entropy": entropy_sum.detach() / self.num_tokens,
         }
         if self.entropy_coeff:
-            total = total - self.entropy_coeff * entropy_sum / self.num_tokens
+            total = total - self.entropy_coeff * aggregate(entropy, mask, self.num_tokens, weights)
         if self.kl_coef:
-            kl = kl_loss(logprobs, fields.ref_logprobs, mask, self.kl_kind, self.num_tokens)
+            kl = kl_loss(logprobs, fields.ref_logprobs, mask, self.kl_kind, self.num_tokens, weights)
             total = total + self.kl_coef * kl.loss
             sums["kl_loss"] = kl.loss.detach()
             sums["kl_clamped"] = kl.clamped_sum / self.num_tokens
@@ -116,7 +118,11 @@ class ValueObjective:
         return result.loss, {
             "vf_loss": result.loss.detach(),
             "vf_clipfrac": result.clip_fraction_sum / self.num_tokens,
-            "value": masked_sum(output.detach().float(), fields.loss_mask) / self.num_tokens,
+            "value": result.value_sum / self.num_tokens,
+            "residual": result.residual_sum / self.num_tokens,
+            "residual_square": result.residual_square_sum / self.num_tokens,
+            "return": result.return_sum / self.num_tokens,
+            "return_square": result.return_square_sum / self.num_tokens,
         }
 
 
