@@ -10,7 +10,7 @@ from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2T
 from transformers.utils.logging import disable_progress_bar
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-WORDS = ["system", "user", "assistant", "sort"]  # one token each; any other text is spelt in bytes
+WORDS = ["system", "user", "assistant", "sort"]  # one token each, as --words; any other text is spelt in bytes
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -23,11 +23,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="directory to write to")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
+    parser.add_argument("--words", type=Path, help="file with a word a line; each becomes a token (none)")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     disable_progress_bar()
 
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer(args.words.read_text(encoding="utf-8").split() if args.words else [])
     model = Qwen2ForCausalLM(make_config(tokenizer))
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT]), pad_token_id=tokenizer.pad_token_id
@@ -37,11 +38,14 @@ def main() -> None:
     print(f"{args.out}: {model.num_parameters():,} parameters, {len(tokenizer)} tokens")
 
 
-def make_tokenizer() -> Qwen2Tokenizer:
-    """A byte-level tokenizer of Qwen2's kind: the bytes, a few words, and the tags of turns and answers."""
+def make_tokenizer(words: list[str]) -> Qwen2Tokenizer:
+    """A byte-level tokenizer of Qwen2's kind: the bytes, some words, and the tags of turns and answers."""
+    inside = [f" {word}" for word in words]  # a space belongs to the word after it
     merges = Tokenizer(models.BPE())
     merges.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    merges.train_from_iterator(WORDS, trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    merges.train_from_iterator(
+        [*WORDS, *words, *inside], trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    )
     learned = json.loads(merges.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
         vocab=learned["vocab"],

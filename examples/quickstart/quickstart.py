@@ -5,42 +5,12 @@ Every step is one command of the three entry scripts or of this folder; each is 
 
 import argparse
 import json
-import shlex
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-MARKER = "quickstart.json"  # a directory with this file in it is ours to start over in
+from steps import HERE, Steps
 
 LAYOUTS = {"tp2": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}  # (tensor, pipeline) parallel size on two ranks
 STAGES = ("initial", "sft", "grpo")
-
-
-def main() -> int:
-    """Run all steps; returns the exit status."""
-    args = parse_args()
-    run_dir = Path(args.run_dir)
-    if run_dir.exists() and any(run_dir.iterdir()) and not (run_dir / MARKER).exists():
-        print(f"error: {run_dir} is not empty and not a quickstart's; choose another --run-dir", file=sys.stderr)
-        return 2
-    if run_dir.exists():
-        shutil.rmtree(run_dir)
-    run_dir.mkdir(parents=True)
-    (run_dir / MARKER).write_text(json.dumps(vars(args)) + "\n", encoding="utf-8")
-
-    quickstart = Quickstart(args, run_dir)
-    try:
-        quickstart.run()
-    except subprocess.CalledProcessError as error:
-        print(f"error: this step failed with status {error.returncode}: {shlex.join(error.cmd)}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def parse_args() -> argparse.Namespace:
@@ -53,13 +23,8 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class Quickstart:
-    """The steps, in order, and how long each took."""
-
-    def __init__(self, args: argparse.Namespace, run_dir: Path) -> None:
-        self.args = args
-        self.dir = run_dir
-        self.seconds: dict[str, float] = {}
+class Quickstart(Steps):
+    """The steps, in order."""
 
     def run(self) -> None:
         """All of them, then the summary."""
@@ -89,31 +54,11 @@ class Quickstart:
         formats = ("--load-model-type", "hf", "--save-model-type", "mcore", "--model-type-hf", "qwen2")
         self.convert(self.dir / "init_hf", self.dir / "init_mcore", *formats)
 
-    def preprocess(self, source: str, name: str, handler: str, *options: str) -> None:
-        """One data file to indexed data, prompts by the tokenizer's own chat template."""
-        self.python(
-            *("preprocess_data.py", "--input", self.dir / "task" / source),
-            *("--output-prefix", self.dir / "data" / name, "--handler-name", handler),
-            *("--tokenizer-name-or-path", self.dir / "init_hf", "--prompt-type", "hf", *options),
-        )
-
-    def convert(self, source: Path, target: Path, *options: str) -> None:
-        """One checkpoint to another format."""
-        self.python("convert_ckpt.py", "--load-dir", source, "--save-dir", target, *options)
-
-    def train_sft(self) -> None:
-        """Teach the shape of an answer; stops long before the task is solved."""
-        # Two processes would only wait for each other: the model is small, and GRPO shows the sharding.
-        overrides = {"load": self.dir / "init_mcore", "data_path": self.dir / "data" / "sft"}
-        if self.args.fast:
-            overrides |= {"train_iters": 20, "lr_warmup_iters": 2, "executor": "inline"}
-        self.posttrain("sft", {f"training.{key}": value for key, value in overrides.items()})
-
     def train_grpo(self) -> None:
         """Reinforce right answers, the actor sharded over two ranks."""
         tensor, pipeline = LAYOUTS[self.args.layout]
         actor = {
-            "load": self.dir / "sft" / "checkpoints" / "actor",
+            "load": self.checkpoints("sft"),
             "data_path": self.dir / "data" / "rl_train",
             "tensor_model_parallel_size": tensor,
             "pipeline_model_parallel_size": pipeline,
@@ -124,17 +69,6 @@ class Quickstart:
             overrides |= {"training.train_iters": 2, "training.eval_interval": 2}
         self.posttrain("grpo", overrides)
 
-    def posttrain(self, stage: str, overrides: dict[str, object]) -> None:
-        """One training run in its own run directory."""
-        overrides = {"training.run_dir": self.dir / stage, "training.seed": self.args.seed, **overrides}
-        changes = [f"{key}={value}" for key, value in overrides.items()]
-        self.python("posttrain_gpt.py", "--config-name", f"{stage}_trainer_quickstart", *changes)
-
-    def export(self, stage: str) -> None:
-        """The stage's last checkpoint as a Hugging Face directory."""
-        formats = ("--load-model-type", "mcore", "--save-model-type", "hf")
-        self.convert(self.dir / stage / "checkpoints" / "actor", self.hf_dir(stage), *formats)
-
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Held-out accuracies by stage."""
         models = [str(self.hf_dir(stage)) for stage in STAGES]
@@ -142,21 +76,15 @@ class Quickstart:
         lines = self.python(*command, capture=True).splitlines()
         return dict(zip(STAGES, map(json.loads, lines), strict=True))
 
-    def hf_dir(self, stage: str) -> Path:
-        """Hugging Face directory of the model after ``stage``."""
-        return self.dir / f"{stage if stage != 'initial' else 'init'}_hf"
-
     def report(self, accuracies: dict[str, dict[str, float]]) -> None:
         """Write summary.json; print the table and where things are."""
-        summary = {
-            f"{measure}_{stage}": accuracies[stage][measure]
-            for measure in ("accuracy_greedy", "accuracy_sampled")
-            for stage in STAGES
-        }
-        summary |= {f"seconds_{phase}": round(seconds, 1) for phase, seconds in self.seconds.items()}
-        path = self.dir / "summary.json"
-        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-
+        path = self.write_summary(
+            {
+                f"{measure}_{stage}": accuracies[stage][measure]
+                for measure in ("accuracy_greedy", "accuracy_sampled")
+                for stage in STAGES
+            }
+        )
         print(f"\nheld-out accuracy   {'greedy':>8} {'sampled':>8}")
         for stage, label in zip(STAGES, ("before SFT", "after SFT", "after GRPO"), strict=True):
             greedy, sampled = accuracies[stage]["accuracy_greedy"], accuracies[stage]["accuracy_sampled"]
@@ -168,27 +96,6 @@ class Quickstart:
             f"\nfinal HF model  {self.hf_dir('grpo')}"
         )
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Measure the wall time of a block as ``seconds_<name>``."""
-        start = time.monotonic()
-        yield
-        self.seconds[name] = time.monotonic() - start
-
-    def python(self, *command: object, capture: bool = False) -> str:
-        """Print and run one command in the repository's root; returns its standard output if ``capture``.
-
-        Raises:
-            subprocess.CalledProcessError: it failed.
-        """
-        words = [str(word) for word in command]
-        if words[0].startswith(str(ROOT)):
-            words[0] = str(Path(words[0]).relative_to(ROOT))
-        print(f"\n$ python {shlex.join(words)}", flush=True)
-        stdout = subprocess.PIPE if capture else None
-        result = subprocess.run([sys.executable, *words], cwd=ROOT, check=True, text=True, stdout=stdout)
-        return result.stdout or ""
-
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(Quickstart(parse_args()).main())
