@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Llama 3.2 1B: the trained reward model to Hugging Face's sequence classification with one label.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+SOURCE_ARGS=(
+    --load-model-type mcore
+    --load-dir "${MCORE_MODEL:-runs/orm_llama32_1b/checkpoints/actor}"
+)
+
+TARGET_ARGS=(
+    --save-model-type hf
+    --save-dir "${HF_OUTPUT:-models/llama32_1b_reward}"
+    --max-shard-size 5GB
+)
+
+python convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"

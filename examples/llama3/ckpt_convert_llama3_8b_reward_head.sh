@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Llama 3 8B: a scalar head in place of the output layer, on the SFT model, to start a reward model from.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+SOURCE_ARGS=(
+    --load-model-type mcore
+    --load-dir "${MCORE_MODEL:-ckpt/llama3_8b_sft_mcore}"
+)
+
+TARGET_ARGS=(
+    --save-model-type mcore
+    --save-dir "${REWARD_MODEL:-ckpt/llama3_8b_reward_mcore}"
+    --head reward
+    --head-init normal
+    --seed 0
+)
+
+python convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Preference pairs (instruction, input, chosen, rejected) to indexed data, for Llama 3 8B.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+INPUT_ARGS=(
+    --input "${INPUT:-dataset/pairs/train.jsonl}"
+    --handler-name AlpacaStylePairwiseHandler
+)
+
+TOKENIZER_ARGS=(
+    --tokenizer-name-or-path "${HF_MODEL:-models/Meta-Llama-3-8B-Instruct}"
+    --prompt-type llama3
+    --seq-length 2048
+)
+
+OUTPUT_ARGS=(
+    --output-prefix "${OUTPUT:-dataset/pairs/train}"
+    --workers 8
+    --n-subs 8
+    --log-interval 10000
+)
+
+python preprocess_data.py "${INPUT_ARGS[@]}" "${TOKENIZER_ARGS[@]}" "${OUTPUT_ARGS[@]}"
