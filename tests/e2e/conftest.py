@@ -6,6 +6,7 @@ from mindllm.checkpoint.cli import main as convert
 from mindllm.data.cli import main as preprocess
 from tests.e2e import tiny
 from tests.e2e.runs import Workspace, run_here, write_configs
+from tests.e2e.tiny_ppo import make_ppo_workspace
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     assert outcome.status == 0, outcome.err
     write_configs(made)
     return made
+
+
+@pytest.fixture(scope="session")
+def ppo_workspace(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """The workspace of PPO and reward-model runs; read only."""
+    return make_ppo_workspace(workspace, tmp_path_factory.mktemp("ppo"))
