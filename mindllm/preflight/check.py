@@ -38,7 +38,9 @@ def check(config: RunConfig) -> list[str]:
             f"critic.load: {config.critic.load} has a vocabulary of {infos['critic'].vocab_size} tokens, the actor's "
             f"has {info.vocab_size}; the critic reads the actor's tokens"
         )
-    _check_tokenizer(actor.tokenizer_name_or_path, info)
+    _check_tokenizer("tokenizer_name_or_path", actor.tokenizer_name_or_path, info)
+    if "reward" in infos:
+        _check_tokenizer("reward.tokenizer_name_or_path", config.reward_model.tokenizer_name_or_path, infos["reward"])
     passed.append("tokenizer")
     if training.stage == "sft":
         passed += check_instructions(config, info)
@@ -113,12 +115,11 @@ def _divisors(*numbers: int) -> str:
     return ", ".join(map(str, common))
 
 
-def _check_tokenizer(path: str | None, info: CheckpointInfo) -> None:
+def _check_tokenizer(key: str, path: str | None, info: CheckpointInfo) -> None:
     tokenizer = load_tokenizer(path or info.hf_dir)
     if len(tokenizer) > info.vocab_size:
         raise UserError(
-            f"tokenizer_name_or_path: {path or info.hf_dir} has {len(tokenizer)} tokens, "
-            f"the model's vocabulary only {info.vocab_size}"
+            f"{key}: {path or info.hf_dir} has {len(tokenizer)} tokens, the model's vocabulary only {info.vocab_size}"
         )
 
 
