@@ -62,10 +62,10 @@ class Steps:
         changes = [f"{key}={value}" for key, value in overrides.items()]
         self.python("posttrain_gpt.py", "--config-name", f"{stage}_trainer_quickstart", *changes)
 
-    def train_sft(self) -> None:
-        """Teach the shape of an answer; stops long before the task is solved."""
+    def train_sft(self, **settings: object) -> None:
+        """Teach the shape of an answer; ``settings`` are keys of section ``training``."""
         # Two processes would only wait for each other: the model is small, and the RL stage shows the sharding.
-        overrides = {"load": self.dir / "init_mcore", "data_path": self.dir / "data" / "sft"}
+        overrides = {"load": self.dir / "init_mcore", "data_path": self.dir / "data" / "sft", **settings}
         if self.args.fast:
             overrides |= {"train_iters": 20, "lr_warmup_iters": 2, "executor": "inline"}
         self.posttrain("sft", {f"training.{key}": value for key, value in overrides.items()})
