@@ -10,6 +10,7 @@ import sys
 from steps import HERE, Steps
 
 STAGES = ("sft", "ppo")
+PAIRS, PROMPTS = ("pairs_train", "pairs_heldout"), ("rl_train", "rl_heldout")
 
 
 def parse_args() -> argparse.Namespace:
@@ -38,31 +39,29 @@ class PPOQuickstart(Steps):
             with self.phase("ppo"):
                 self.train_ppo()
             with self.phase("export"):
-                for stage in ("orm", *STAGES):
-                    self.export(stage)
+                self.export("orm", *STAGES)
             with self.phase("evaluate"):
                 figures = self.evaluate()
         self.report(figures)
 
     def prepare(self) -> None:
         """Task, model, indexed data and the mcore checkpoint of the initial model."""
-        seed = str(self.args.seed)
-        self.python(HERE / "make_reviews.py", self.dir / "task", "--seed", seed)
-        words = self.dir / "task" / "words.txt"
-        self.python(HERE / "make_model.py", self.dir / "init_hf", "--seed", seed, "--words", words)
-        self.preprocess("sft.jsonl", "sft", "AlpacaStyleInstructionHandler")
-        for part in ("train", "heldout"):
-            self.preprocess(f"pairs_{part}.jsonl", f"pairs_{part}", "AlpacaStylePairwiseHandler")
-            columns = ("--map-keys", '{"prompt": "prompt"}')
-            self.preprocess(f"rl_{part}.jsonl", f"rl_{part}", "PPOAlpacaStyleInstructionHandler", *columns)
-        formats = ("--load-model-type", "hf", "--save-model-type", "mcore", "--model-type-hf", "qwen2")
-        self.convert(self.dir / "init_hf", self.dir / "init_mcore", *formats)
+        seed, words = str(self.args.seed), self.dir / "task" / "words.txt"
+        self.run_one([f"{HERE}/make_reviews.py", self.dir / "task", "--seed", seed])
+        self.run_one([f"{HERE}/make_model.py", self.dir / "init_hf", "--seed", seed, "--words", words])
+        columns = ("--map-keys", '{"prompt": "prompt"}')
+        self.run_together(
+            self.preprocess("sft.jsonl", "sft", "AlpacaStyleInstructionHandler"),
+            *(self.preprocess(f"{name}.jsonl", name, "AlpacaStylePairwiseHandler") for name in PAIRS),
+            *(self.preprocess(f"{name}.jsonl", name, "PPOAlpacaStyleInstructionHandler", *columns) for name in PROMPTS),
+            self.convert(self.dir / "init_hf", "hf", self.dir / "init_mcore", "mcore", "--model-type-hf", "qwen2"),
+        )
 
     def train_reward_model(self) -> None:
         """Put a scalar head on the SFT model; teach it which of two reviews is preferred."""
         start = self.dir / "reward_init_mcore"
-        formats = ("--load-model-type", "mcore", "--save-model-type", "mcore", "--head", "reward")
-        self.convert(self.checkpoints("sft"), start, *formats, "--seed", str(self.args.seed))
+        head = ("--head", "reward", "--seed", str(self.args.seed))
+        self.run_one(self.convert(self.checkpoints("sft"), "mcore", start, "mcore", *head))
         overrides: dict[str, object] = {
             "training.load": start,
             "training.data_path": self.dir / "data" / "pairs_train",
@@ -91,8 +90,9 @@ class PPOQuickstart(Steps):
         task = self.dir / "task"
         models = [self.hf_dir(stage) for stage in STAGES]
         data = ("--prompts", task / "rl_heldout.jsonl", "--pairs", task / "pairs_heldout.jsonl")
-        command = [HERE / "evaluate_reviews.py", *models, "--reward-model", self.hf_dir("orm"), *data]
-        judge, *policies = map(json.loads, self.python(*command, capture=True).splitlines())
+        command = [f"{HERE}/evaluate_reviews.py", *models, "--reward-model", self.hf_dir("orm"), *data]
+        [output] = self.run_together(command)
+        judge, *policies = map(json.loads, output.splitlines())
         figures = {"pair_accuracy_orm": judge["pair_accuracy"]}
         for stage, policy in zip(STAGES, policies, strict=True):
             figures |= {f"{measure}_{stage}": policy[measure] for measure in ("score", "positive_share")}

@@ -36,8 +36,7 @@ class Quickstart(Steps):
             with self.phase("grpo"):
                 self.train_grpo()
             with self.phase("export"):
-                for stage in ("sft", "grpo"):
-                    self.export(stage)
+                self.export("sft", "grpo")
             with self.phase("evaluate"):
                 accuracies = self.evaluate()
         self.report(accuracies)
@@ -45,14 +44,17 @@ class Quickstart(Steps):
     def prepare(self) -> None:
         """Task, model, indexed data and the mcore checkpoint of the initial model."""
         seed = str(self.args.seed)
-        self.python(HERE / "make_task.py", self.dir / "task", "--seed", seed)
-        self.python(HERE / "make_model.py", self.dir / "init_hf", "--seed", seed)
-        self.preprocess("sft.jsonl", "sft", "AlpacaStyleInstructionHandler")
         columns = ("--map-keys", '{"prompt": "prompt"}')
-        self.preprocess("rl_train.parquet", "rl_train", "PPOAlpacaStyleInstructionHandler", *columns)
-        self.preprocess("rl_heldout.jsonl", "rl_heldout", "PPOAlpacaStyleInstructionHandler", *columns)
-        formats = ("--load-model-type", "hf", "--save-model-type", "mcore", "--model-type-hf", "qwen2")
-        self.convert(self.dir / "init_hf", self.dir / "init_mcore", *formats)
+        self.run_together(
+            [f"{HERE}/make_task.py", self.dir / "task", "--seed", seed],
+            [f"{HERE}/make_model.py", self.dir / "init_hf", "--seed", seed],
+        )
+        self.run_together(
+            self.preprocess("sft.jsonl", "sft", "AlpacaStyleInstructionHandler"),
+            self.preprocess("rl_train.parquet", "rl_train", "PPOAlpacaStyleInstructionHandler", *columns),
+            self.preprocess("rl_heldout.jsonl", "rl_heldout", "PPOAlpacaStyleInstructionHandler", *columns),
+            self.convert(self.dir / "init_hf", "hf", self.dir / "init_mcore", "mcore", "--model-type-hf", "qwen2"),
+        )
 
     def train_grpo(self) -> None:
         """Reinforce right answers, the actor sharded over two ranks."""
@@ -71,10 +73,10 @@ class Quickstart(Steps):
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Held-out accuracies by stage."""
-        models = [str(self.hf_dir(stage)) for stage in STAGES]
-        command = [HERE / "evaluate.py", *models, "--data", self.dir / "task" / "rl_heldout.jsonl"]
-        lines = self.python(*command, capture=True).splitlines()
-        return dict(zip(STAGES, map(json.loads, lines), strict=True))
+        models = [self.hf_dir(stage) for stage in STAGES]
+        command = [f"{HERE}/evaluate.py", *models, "--data", self.dir / "task" / "rl_heldout.jsonl"]
+        [output] = self.run_together(command)
+        return dict(zip(STAGES, map(json.loads, output.splitlines()), strict=True))
 
     def report(self, accuracies: dict[str, dict[str, float]]) -> None:
         """Write summary.json; print the table and where things are."""

@@ -7,13 +7,15 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+HERE = "examples/quickstart"
 MARKER = "quickstart.json"  # a directory with this file in it is ours to start over in
+
+Command = Sequence[object]  # a script and its arguments
 
 
 class Steps:
@@ -44,23 +46,26 @@ class Steps:
             return 1
         return 0
 
-    def preprocess(self, source: str, name: str, handler: str, *options: str) -> None:
+    def preprocess(self, source: str, name: str, handler: str, *options: str) -> Command:
         """One data file to indexed data, prompts by the tokenizer's own chat template."""
-        self.python(
+        return [
             *("preprocess_data.py", "--input", self.dir / "task" / source),
             *("--output-prefix", self.dir / "data" / name, "--handler-name", handler),
             *("--tokenizer-name-or-path", self.dir / "init_hf", "--prompt-type", "hf", *options),
-        )
+        ]
 
-    def convert(self, source: Path, target: Path, *options: str) -> None:
+    def convert(self, source: Path, source_type: str, target: Path, target_type: str, *options: str) -> Command:
         """One checkpoint to another format."""
-        self.python("convert_ckpt.py", "--load-dir", source, "--save-dir", target, *options)
+        return [
+            *("convert_ckpt.py", "--load-model-type", source_type, "--save-model-type", target_type),
+            *("--load-dir", source, "--save-dir", target, *options),
+        ]
 
     def posttrain(self, stage: str, overrides: Mapping[str, object]) -> None:
         """One training run in its own run directory."""
         overrides = {"training.run_dir": self.dir / stage, "training.seed": self.args.seed, **overrides}
         changes = [f"{key}={value}" for key, value in overrides.items()]
-        self.python("posttrain_gpt.py", "--config-name", f"{stage}_trainer_quickstart", *changes)
+        self.run_one(["posttrain_gpt.py", "--config-name", f"{stage}_trainer_quickstart", *changes])
 
     def train_sft(self, **settings: object) -> None:
         """Teach the shape of an answer; ``settings`` are keys of section ``training``."""
@@ -70,10 +75,11 @@ class Steps:
             overrides |= {"train_iters": 20, "lr_warmup_iters": 2, "executor": "inline"}
         self.posttrain("sft", {f"training.{key}": value for key, value in overrides.items()})
 
-    def export(self, stage: str) -> None:
-        """The stage's last checkpoint as a Hugging Face directory."""
-        formats = ("--load-model-type", "mcore", "--save-model-type", "hf")
-        self.convert(self.checkpoints(stage), self.hf_dir(stage), *formats)
+    def export(self, *stages: str) -> None:
+        """The last checkpoint of each stage as a Hugging Face directory."""
+        self.run_together(
+            *(self.convert(self.checkpoints(stage), "mcore", self.hf_dir(stage), "hf") for stage in stages)
+        )
 
     def checkpoints(self, stage: str) -> Path:
         """Checkpoints of the model that ``stage`` trained."""
@@ -97,16 +103,39 @@ class Steps:
         yield
         self.seconds[name] = time.monotonic() - start
 
-    def python(self, *command: object, capture: bool = False) -> str:
-        """Print and run one command in the repository's root; returns its standard output if ``capture``.
+    def run_one(self, command: Command) -> None:
+        """Print a command and run it in the repository's root, with this process's terminal.
 
         Raises:
             subprocess.CalledProcessError: it failed.
         """
-        words = [str(word) for word in command]
-        if words[0].startswith(str(ROOT)):
-            words[0] = str(Path(words[0]).relative_to(ROOT))
-        print(f"\n$ python {shlex.join(words)}", flush=True)
-        stdout = subprocess.PIPE if capture else None
-        result = subprocess.run([sys.executable, *words], cwd=ROOT, check=True, text=True, stdout=stdout)
-        return result.stdout or ""
+        print_command(command)
+        subprocess.run(command_line(command), cwd=ROOT, check=True)
+
+    def run_together(self, *commands: Command) -> list[str]:
+        """Print commands, run them side by side in the repository's root, print and return what each printed.
+
+        Raises:
+            subprocess.CalledProcessError: one failed; all have ended.
+        """
+        for command in commands:
+            print_command(command)
+        running = [
+            subprocess.Popen(command_line(command), cwd=ROOT, text=True, stdout=subprocess.PIPE) for command in commands
+        ]
+        outputs = [process.communicate()[0] for process in running]
+        print("\n" + "".join(outputs), end="", flush=True)
+        for process in running:
+            if process.returncode != 0:
+                raise subprocess.CalledProcessError(process.returncode, process.args)
+        return outputs
+
+
+def command_line(command: Command) -> list[str]:
+    """The command with this interpreter in front; scripts are relative to the repository's root."""
+    return [sys.executable, *map(str, command)]
+
+
+def print_command(command: Command) -> None:
+    """Show the command as a user would type it."""
+    print(f"\n$ python {shlex.join(map(str, command))}", flush=True)
