@@ -176,18 +176,23 @@ def test_no_further_epoch_begins_beyond_the_target_kl(ppo_workspace, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_process_learns_the_task(ppo_workspace, tmp_path):
+def test_the_score_of_the_reward_model_rises(ppo_workspace, tmp_path):
+    """The tiny reward model has seen digits only and can be fooled: whether the task is learnt is not asked here."""
     more = ["training.train_iters=40", f"{ACTOR}.lr=2e-3", "algorithm.kl_ctrl.type=fixed", "critic.lr=2e-3"]
-    more += ["training.eval_interval=40", f"training.eval_data_path={ppo_workspace.data}/heldout"]
     post_train(ppo_workspace.arguments("ppo", tmp_path / "run", *more, "training.global_batch_size=64"))
+    scores = [line["reward/model/mean"] for line in metrics(tmp_path / "run")]
+    assert sum(scores[-3:]) / 3 > sum(scores[:3]) / 3 + 1.0
+
+
+@pytest.mark.slow
+def test_one_process_learns_the_task(ppo_workspace, tmp_path):
+    """From random weights, with the rule's exact reward and a critic that has to learn it too."""
+    rule = f"{{name: fraction_right, path: {ppo_workspace.root}/task/rewards.py}}"
+    more = ["training.train_iters=80", "training.global_batch_size=256", f"{ACTOR}.ppo_mini_batch_size=128"]
+    more += ["critic.critic_mini_batch_size=128", f"{ACTOR}.max_new_tokens=4", "algorithm.missing_eos_penalty=0"]
+    more += ["reward.load=null", f"reward.functions=[{rule}]", "algorithm.kl_ctrl={type: fixed, kl_coef: 0}"]
+    post_train(ppo_workspace.arguments("ppo", tmp_path / "run", *more))
     lines = metrics(tmp_path / "run")
-    early = sum(line["reward/model/mean"] for line in lines[:3]) / 3
-    late = sum(line["reward/model/mean"] for line in lines[-3:]) / 3
-    assert late > early + 1.0
-    rows = {}
-    for name, dump in samples(tmp_path / "run").items():
-        rows[name] = sum(
-            sum(word == row["prompt"].split()[-1] for word in row["response"].split()[:4]) / 4 for row in dump
-        ) / len(dump)
-    shares = [rows[name] for name in sorted(rows)]
-    assert sum(shares[-3:]) / 3 > 2 * sum(shares[:3]) / 3
+    assert lines[0]["critic/score/mean"] < 0.1
+    assert max(line["critic/score/mean"] for line in lines) >= 0.8
+    assert lines[-1]["critic/vf_loss"] < 0.05
