@@ -214,6 +214,10 @@ def _local_ranks(hosts: list[str]) -> list[int]:
 
 
 def _own_traceback(error: RayError) -> str:
-    """The worker's traceback as Python prints it: Ray colours its first line and puts the call's name there."""
+    """The worker's traceback as Python prints it.
+
+    Ray colours the first line, puts the call's name there, and leaves the underlining of frames it hides.
+    """
     text = re.sub(r"\x1b\[\d+m", "", str(error))
-    return re.sub(r"^ray::\S+\(\) \(pid=.*$", "Traceback (most recent call last):", text, flags=re.MULTILINE)
+    header = "Traceback (most recent call last):"
+    return re.sub(r"^ray::\S+\(\) \(pid=.*(\n[ ~^]+$)*", header, text, flags=re.MULTILINE)

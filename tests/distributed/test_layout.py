@@ -27,6 +27,14 @@ LAYOUTS = {
     "tp2-sp": (ranks.TP2_SP, 1),
     "dp2": (ranks.TP1, 2),
 }
+LARGE_LAYOUTS = {
+    "tp2-dp2": (ranks.TP2, 2),
+    "pp2-dp2": (ranks.PP2, 2),
+    "tp2-pp2-sp": (Layout(tensor=2, pipeline=2, sequence_parallel=True), 1),
+    "tp2-pp2-vpp2-sp": (Layout(tensor=2, pipeline=2, virtual_pipeline=2, sequence_parallel=True), 1),
+    "pp4": (Layout(pipeline=4), 1),
+    "dp4": (ranks.TP1, 4),
+}
 
 
 def gradients_on_rank(models: list[TinyModel], batches: list[Sequences], layout: Layout) -> list[Any]:
@@ -84,11 +92,11 @@ def expected(models: dict[str, TinyModel], batches: dict[str, Sequences]) -> dic
     return results
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", [*LAYOUTS, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE_LAYOUTS)])
 def test_loss_gradients_and_weights_equal_those_of_hugging_face_and_torch(
     name: str, models: dict[str, TinyModel], batches: dict[str, Sequences], expected: dict[Any, Any]
 ) -> None:
-    layout, data_parallel = LAYOUTS[name]
+    layout, data_parallel = {**LAYOUTS, **LARGE_LAYOUTS}[name]
     names = ["qwen3", "qwen2"]
     answers = run_ranks(
         layout, data_parallel, gradients_and_steps, [models[n] for n in names], [batches[n] for n in names], layout
@@ -115,3 +123,35 @@ def check_numbers(updates: list[Any], terms: dict[str, float], norm: float, what
     for term, value in terms.items():
         assert ours[term] == pytest.approx(value, rel=TOLERANCE), f"{what}: {term}"
     assert our_norm == pytest.approx(norm, rel=TOLERANCE), f"{what}: gradient norm"
+
+
+def gradients_of_odd_batches_on_rank(model: TinyModel, batches: list[Sequences], layout: Layout) -> list[Any]:
+    """The SFT update of each batch, one sequence per micro-batch."""
+    config = ranks.actor_config(layout, UNCLIPPED, use_distributed_optimizer=False, micro_batch_size=1)
+    worker, results = ranks.make_worker(model, config), []
+    for batch in batches:
+        share = ranks.share_of(batch, config)
+        answer = worker.update(share, ranks.objective("sft", batch))
+        results.append((answer, shards.gradients(worker.chunks), share.counts))
+        load_model(worker.chunks, model.checkpoint)
+    return results
+
+
+@pytest.mark.parametrize("name", ["tp2-sp", "pp2-vpp2", "dp2"])
+def test_a_micro_batch_without_sequences_or_without_scored_tokens_adds_nothing(
+    name: str, models: dict[str, TinyModel], batches: dict[str, Sequences]
+) -> None:
+    layout, data_parallel = LAYOUTS[name]
+    model = models["qwen2"]
+    # the second sequence alone leaves ranks or pipeline slots empty; the third has no response
+    odd = [batches["qwen2"].select([1]), batches["qwen2"].select([0, 2, 3])]
+    answers = run_ranks(layout, data_parallel, gradients_of_odd_batches_on_rank, model, odd, layout)
+    if name != "tp2-sp":
+        assert any(0 in answer[0][2] for answer in answers), "a micro-batch should have been empty"
+    for number, batch in enumerate(odd):
+        trainer = TorchTrainer(model, UNCLIPPED)
+        terms, gradients = trainer.backward("sft", batch), trainer.gradients()
+        norm = float(torch.nn.utils.get_total_norm(gradients.values()))
+        check_numbers([answer[number][0] for answer in answers], terms, norm, name)
+        pieces = [piece for answer in answers for piece in answer[number][1]]
+        shards.assert_equal_tensors(shards.assemble(pieces, model.arch), gradients, TOLERANCE, name)

@@ -87,6 +87,6 @@ def test_an_exception_in_a_worker_ends_the_run_with_the_workers_own_traceback(wo
     outcome = run_process(
         workspace.arguments("grpo", tmp_path / "run", *SHORT, *RAY, f"training.load={mcore}"), status=1
     )
-    assert re.match(r"error: actor_rollout rank \d failed:\nTraceback", outcome.err)
+    assert re.match(r"error: actor_rollout rank \d failed:\nTraceback \(most recent call last\):\n  File ", outcome.err)
     assert "load_model" in outcome.err  # a frame of the worker
-    assert "posttrain_gpt.py" not in outcome.err and outcome.err.count("Traceback (most") == 1
+    assert "posttrain_gpt.py" not in outcome.err  # and none of the driver
