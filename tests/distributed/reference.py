@@ -130,6 +130,13 @@ class TorchTrainer:
         self.optimizer.step()
         return float(norm)
 
+    def adopt(self, adam: Adam) -> None:
+        """Go on with other hyperparameters, keeping the moments."""
+        self.adam = adam
+        for group in self.optimizer.param_groups:
+            group["betas"], group["eps"] = (adam.beta1, adam.beta2), adam.eps
+            group["weight_decay"] = adam.weight_decay if group["weight_decay"] else 0.0
+
     def gradients(self) -> dict[str, Tensor]:
         """Copies of the gradients by Hugging Face name."""
         return {name: parameter.grad.clone() for name, parameter in self.model.named_parameters()}

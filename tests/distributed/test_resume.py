@@ -112,3 +112,29 @@ def test_a_training_state_exports_to_hugging_face_bit_for_bit(saved: dict[str, A
         ours = joined(saved["answers"], number, 0, model.arch)
         assert set(theirs) == set(ours)
         assert all(torch.equal(theirs[key], ours[key]) for key in ours)
+
+
+CHANGED = Adam(lr=3e-2, weight_decay=0.3, clip_grad=2.0, beta1=0.7, beta2=0.8, eps=2e-2)
+
+
+def resumed_with_other_settings_on_rank(model: TinyModel, batch: Sequences, directory: Path, layout: Layout) -> Any:
+    config = ranks.actor_config(layout, CHANGED, lr_decay_style="linear", max_tokens_per_micro_batch=64)
+    worker = ranks.make_worker(model, config, resume=True, checkpoint=directory, total_steps=TOTAL_STEPS)
+    worker.update(ranks.share_of(batch, config), ranks.objective("sft", batch))
+    return shards.weights(worker.chunks)
+
+
+@pytest.mark.parametrize("name", ["dp2", "pp2"])
+def test_a_resumed_run_steps_with_the_settings_it_is_given_now(name: str, saved: dict[str, Any]) -> None:
+    layout, data_parallel = LAYOUTS[name]
+    model, batch = saved["models"][1], saved["batches"][1]
+    directory = saved["root"] / model.name / "iter_0000001"
+    answers = run_ranks(layout, data_parallel, resumed_with_other_settings_on_rank, model, batch, directory, layout)
+    reference = TorchTrainer(model, Adam())
+    reference.backward("grpo", batch)
+    reference.step()
+    reference.adopt(CHANGED)
+    reference.backward("sft", batch)
+    reference.step(0.75 * CHANGED.lr)
+    ours = shards.assemble([piece for answer in answers for piece in answer], model.arch)
+    shards.assert_equal_tensors(ours, reference.weights(), 1e-5, name)

@@ -76,6 +76,7 @@ def test_a_killed_worker_ends_the_run_with_its_obituary_and_the_same_command_res
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_an_exception_in_a_worker_ends_the_run_with_the_workers_own_traceback(workspace: Workspace, tmp_path: Path):
     mcore = tmp_path / "mcore"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One GPU, no network, under 8 minutes: parity with Hugging Face, one SFT and one GRPO run through the inline executor,
-# tokens per second and memory. Needs torch, transformers, megatron-core, pydantic and pyarrow; nothing is installed.
+# tokens per second and memory. Needs torch, transformers, megatron-core, pydantic, pyarrow and psutil; nothing is installed.
 # Usage: bash tests/gpu/smoke.sh [--size tiny|small] [--allow-cpu]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
