@@ -55,7 +55,7 @@ def test_any_number_of_workers_and_parts_gives_equal_bytes(
         options = PreprocessOptions(
             inputs, directory / "data", tokenizer_dir, handler, "chatml", seq_length=60, workers=workers, n_subs=n_subs
         )
-        manifest = preprocess(options)
+        manifest = preprocess(options)[""]
         assert manifest["rows"]["in"] == 1500 and len(manifest["rows"]["dropped"]) == 2
         results.append(contents(directory))
     assert all(result == results[0] for result in results[1:])

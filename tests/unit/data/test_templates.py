@@ -5,16 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mindllm.data.templates import (
-    HF,
-    ChatTemplate,
-    Message,
-    load_template,
-    read_template,
-    resolve_prompt_type,
-    template_names,
-)
-from mindllm.data.tokenizer import TextEncoder, TokenizerSpec, load_tokenizer
+from mindllm.data.chat_template import ChatTemplate
+from mindllm.data.encoding import TextEncoder
+from mindllm.data.messages import Message
+from mindllm.data.template_files import read_template
+from mindllm.data.templates import HF, load_template, resolve_prompt_type, template_names
+from mindllm.data.tokenizer import TokenizerSpec, load_tokenizer
 from mindllm.errors import UserError
 
 SYSTEM = Message("system", "Be brief.")
@@ -41,7 +37,7 @@ def assert_same_ids(prompt_type: str, spec: TokenizerSpec, chat_template: str | 
         prompt = dialogue[:-1]
         ours = encoder.encode([template.render_prompt(prompt), template.render_dialogue(dialogue).text])
         for messages, ids, is_prompt in [(prompt, ours[0], True), (dialogue, ours[1], False)]:
-            assert ids == tokenizer.apply_chat_template(
+            assert ids.tolist() == tokenizer.apply_chat_template(
                 as_dicts(messages), chat_template=chat_template, add_generation_prompt=is_prompt, return_dict=False
             )
 
@@ -81,10 +77,14 @@ def test_text_and_trained_ranges_are_as_written_by_hand(prompt_type: str, expect
     assert text.startswith(prompt) and text[len(prompt) :].startswith("2<|im_end|>")
 
 
-@pytest.mark.parametrize("prompt_type", [name for name in template_names() if name not in (HF, "qwen", "chatml")])
+@pytest.mark.parametrize("prompt_type", [name for name in template_names() if name != HF])
 def test_there_is_exactly_one_bos(prompt_type: str, bos_spec: TokenizerSpec) -> None:
     bos = TextEncoder(bos_spec).token_id("<|begin_of_text|>")
-    ids = TextEncoder(bos_spec).encode([load_template(prompt_type, bos_spec).render_prompt([Message("user", "Hi")])])[0]
+    ids = (
+        TextEncoder(bos_spec)
+        .encode([load_template(prompt_type, bos_spec).render_prompt([Message("user", "Hi")])])[0]
+        .tolist()
+    )
     assert ids[0] == bos and ids.count(bos) == 1
 
 
@@ -98,7 +98,7 @@ def test_chatml_has_one_bos_where_the_tokenizer_adds_one_and_none_elsewhere(
 
 def test_a_chat_template_that_starts_with_bos_gets_no_second_one(bos_spec: TokenizerSpec) -> None:
     own = replace(bos_spec, chat_template="{{ bos_token }}{{ messages[0].content }}<|eot_id|>")
-    ids = TextEncoder(own).encode([load_template(HF, own).render_prompt([Message("user", "Hi")])])[0]
+    ids = TextEncoder(own).encode([load_template(HF, own).render_prompt([Message("user", "Hi")])])[0].tolist()
     assert ids.count(TextEncoder(own).token_id("<|begin_of_text|>")) == 1
 
 
@@ -125,7 +125,7 @@ def test_a_refusal_of_the_chat_template_is_passed_on(spec: TokenizerSpec) -> Non
 
 def test_the_default_prompt_type_is_the_tokenizers_own(spec: TokenizerSpec, bos_spec: TokenizerSpec) -> None:
     assert resolve_prompt_type(None, spec) == HF
-    with pytest.raises(UserError, match="no chat template; choose --prompt-type from chatml, empty, llama3, qwen"):
+    with pytest.raises(UserError, match="no chat template; choose --prompt-type from alpaca, .*, yi"):
         resolve_prompt_type(None, bos_spec)
     with pytest.raises(UserError, match="no chat template"):
         resolve_prompt_type(HF, bos_spec)
