@@ -6,7 +6,8 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,17 +47,26 @@ def why_not_tiktoken(backend: str) -> str | None:
     content = json.loads(backend)
     if tiktoken_pattern(content) is None:
         return "it cannot do what this tokenizer does"
+    if not _merges_follow_ids(content["model"]):
+        return "it merges in the order of ids, which is not the order of this tokenizer's merges"
     reference = HuggingFaceEngine(backend)
     try:
         fast = TiktokenEngine(backend, reference)
         added = [token["content"] for token in content["added_tokens"]]
         texts = [*_texts_of_all_characters(), *(f"a{token} {token}{token}\n{token}1" for token in added)]
-        for text, mine, theirs in zip(texts, fast.encode(texts), reference.encode(texts), strict=True):
-            if not np.array_equal(mine, theirs):
-                return f"it gives other ids than tokenizers for {text[:40]!r}"
-    except (ValueError, KeyError, UserError) as error:
+        if all(map(np.array_equal, fast.encode(texts), reference.encode(texts))):
+            return None
+    except (ValueError, KeyError) as error:
         return f"it does not take this tokenizer: {error}"
-    return None
+    except UserError:
+        pass  # the engine itself saw other ids
+    return "it gives other ids than tokenizers"
+
+
+def _merges_follow_ids(model: dict[str, Any]) -> bool:
+    merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+    ids = [model["vocab"].get("".join(merge), -1) for merge in merges]
+    return all(first <= second for first, second in pairwise(ids))
 
 
 def _texts_of_all_characters(chunk: int = 256) -> Iterator[str]:
