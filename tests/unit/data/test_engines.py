@@ -97,7 +97,7 @@ def test_tiktoken_is_refused_where_ids_differ(spec: TokenizerSpec) -> None:
     other = replace(spec, backend=json.dumps(content))
     assert pick_engine(other, "auto", 10**6).engine == "tokenizers"
     with pytest.raises(
-        UserError, match="--engine tiktoken: it gives other ids than tokenizers; use --engine tokenizers"
+        UserError, match="it gives other ids than tokenizers; use --engine tokenizers"
     ):
         pick_engine(other, "tiktoken", 10)
     content["model"]["merges"].reverse()
