@@ -96,9 +96,7 @@ def test_tiktoken_is_refused_where_ids_differ(spec: TokenizerSpec) -> None:
     content["model"]["merges"] = content["model"]["merges"][5:]  # merges that the vocabulary still has tokens for
     other = replace(spec, backend=json.dumps(content))
     assert pick_engine(other, "auto", 10**6).engine == "tokenizers"
-    with pytest.raises(
-        UserError, match="it gives other ids than tokenizers; use --engine tokenizers"
-    ):
+    with pytest.raises(UserError, match="it gives other ids than tokenizers; use --engine tokenizers"):
         pick_engine(other, "tiktoken", 10)
     content["model"]["merges"].reverse()
     with pytest.raises(UserError, match="not the order of this tokenizer's merges"):
