@@ -8,6 +8,7 @@ import numpy as np
 from mindllm.data.encoding import IGNORED
 from mindllm.data.engines import Engine, build_engine
 from mindllm.data.handlers import build_handler
+from mindllm.data.parts import ID_KEYS
 from mindllm.data.preprocess import PreparedRun
 
 _GREEN, _BOLD, _PLAIN = "\033[32m", "\033[1m", "\033[0m"
@@ -36,9 +37,9 @@ def preview(run: PreparedRun, count: int, colour: bool) -> str:
 
 def _shown(key: str, tokens: dict[str, np.ndarray], engine: Engine, colour: bool) -> list[str]:
     ids = tokens[key]
-    if not key.endswith(("input_ids", "text")):
+    if not key.endswith(ID_KEYS):
         return [f"  {key:10} {_numbers(ids)}"]
-    labels = tokens.get(key.replace("input_ids", "labels"), np.full(len(ids), IGNORED))
+    labels = tokens.get(f"{key.removesuffix('input_ids')}labels", np.full(len(ids), IGNORED))
     text, position = "", 0
     for is_trained, run in groupby((labels != IGNORED).tolist()):
         length = len(list(run))
