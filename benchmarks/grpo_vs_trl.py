@@ -260,6 +260,8 @@ def report(rounds: list[tuple[str, dict[str, Any]]]) -> None:
 
     print(f"cpu seconds per step: ours {median('ours', 'cpu_s'):.2f}, TRL {median('trl', 'cpu_s'):.2f}")
     wall = {side: median(side, "wall_s") for side in SIDES}
+    if any(wall[side] > 1.5 * median(side, "cpu_s") for side in SIDES):
+        print("warning: steps waited for other programs of this machine; compare the CPU seconds, not the ratio below")
     result = {
         "name": "grpo_vs_trl",
         "ours": round(wall["ours"], 3),
