@@ -10,6 +10,7 @@ import numpy as np
 
 from mindllm.data.indexed import IndexedReader
 from mindllm.data.manifest import columns_path, read_manifest
+from mindllm.data.older_naming import hash_older, older_prefix, open_older_masks, run_lengths
 from mindllm.errors import UserError, did_you_mean
 
 _MARGIN_COLUMN = "margin"
@@ -26,11 +27,20 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Example:
-    """A dialogue; the label of a token stands at the token's own position, -100 = not trained."""
+    """One or, in packed data, several dialogues; a label stands at its token's own position, -100 = not trained."""
 
     index: int
     input_ids: np.ndarray  # int32 [length]
     labels: np.ndarray  # int32 [length]
+    packed: np.ndarray | None = None  # int32 [num_segments], lengths of packed dialogues; None = one dialogue
+
+    @property
+    def segments(self) -> np.ndarray:
+        """Lengths of the dialogues, which must not see each other, int32 [num_segments]; adds up to the length.
+
+        Where packing kept no boundaries, the whole row is one segment.
+        """
+        return self.packed if self.packed is not None else np.array([len(self.input_ids)], dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -62,8 +72,9 @@ class PromptDataset:
         Raises:
             UserError: a file is missing or damaged, or this is not prompt data.
         """
-        self.content_hash = str(read_manifest(prefix)["content_hash"])
-        self._ids = IndexedReader(prefix, "input_ids")
+        older = older_prefix(prefix)
+        self.content_hash = str(read_manifest(prefix)["content_hash"]) if older is None else hash_older(older)
+        self._ids = IndexedReader(older or prefix, "input_ids")
         self._columns_file = columns_path(prefix)
         if not self._columns_file.is_file():
             raise UserError(f"{self._columns_file} does not exist: {prefix} was not written by a prompt handler")
@@ -116,11 +127,20 @@ class InstructionDataset:
         Raises:
             UserError: a file is missing or damaged, or there are no labels.
         """
-        manifest = read_manifest(prefix)
-        if "labels" not in manifest["keys"]:
-            raise UserError(f"{prefix} has no labels: it was written by {manifest['options']['handler']}, not for SFT")
-        self.content_hash = str(manifest["content_hash"])
-        self._ids, self._labels = _open_labelled(prefix, "input_ids", "labels")
+        older = older_prefix(prefix)
+        if older is None:
+            manifest = read_manifest(prefix)
+            if "labels" not in manifest["keys"]:
+                handler = manifest["options"]["handler"]
+                raise UserError(f"{prefix} has no labels: it was written by {handler}, not for SFT")
+            self.content_hash = str(manifest["content_hash"])
+            self._segments = IndexedReader(prefix, "segments") if "segments" in manifest["keys"] else None
+        else:
+            self.content_hash = hash_older(older)
+            self._segments = None
+        self._ids, self._labels = _open_labelled(older or prefix, "input_ids", "labels")
+        self._masks = open_older_masks(older) if older is not None else None
+        self._check_segments(prefix)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -134,7 +154,18 @@ class InstructionDataset:
         """Example `index`, counted from 0."""
         if not 0 <= index < len(self):
             raise IndexError(f"example {index} of {len(self)}")
-        return Example(index, self._ids[index], self._labels[index])
+        return Example(index, self._ids[index], self._labels[index], self._segments_of(index))
+
+    def _segments_of(self, index: int) -> np.ndarray | None:
+        if self._segments is not None:
+            return self._segments[index]
+        if self._masks is not None:
+            return run_lengths(self._masks[index])
+        return None
+
+    def _check_segments(self, prefix: str | Path) -> None:
+        if self._segments is not None and len(self._segments) != len(self):
+            raise UserError(f"{prefix} has segments of {len(self._segments)} rows for {len(self)} rows")
 
 
 class PairwiseDataset:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from mindllm.data.readers import InputFiles
 from mindllm.errors import UserError
 
 FORMAT_VERSION = 1
@@ -27,14 +26,6 @@ def manifest_path(prefix: str | Path) -> Path:
 def columns_path(prefix: str | Path) -> Path:
     """Path of the parquet sidecar of an output prefix."""
     return Path(f"{prefix}_columns.parquet")
-
-
-def describe_inputs(files: InputFiles) -> list[dict[str, Any]]:
-    """Name, size, hash and rows of every input file."""
-    return [
-        {"path": str(path), "bytes": path.stat().st_size, "sha256": hash_file(path), "rows": rows}
-        for path, rows in zip(files.paths, files.counts, strict=True)
-    ]
 
 
 def describe_outputs(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -63,9 +54,17 @@ def library_versions() -> dict[str, str]:
 
 
 def hash_file(path: Path) -> str:
-    """sha256 of a file's bytes."""
+    """sha256 of a file's bytes, or of the names and hashes of all files in a directory."""
+    if path.is_dir():
+        listed = [f"{file.relative_to(path)} {hash_file(file)}" for file in files_below(path)]
+        return hashlib.sha256("\n".join(listed).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def files_below(directory: Path) -> list[Path]:
+    """All files in a directory, sorted."""
+    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def read_manifest(prefix: str | Path) -> dict[str, Any]:

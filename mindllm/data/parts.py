@@ -1,4 +1,4 @@
-"""Parts of an output: written one by one, and merged as streams."""
+"""Parts of an output: written one by one by whoever encodes, and joined as streams."""
 
 import shutil
 from collections import Counter
@@ -10,42 +10,32 @@ from pathlib import Path
 import numpy as np
 
 from mindllm.data.handlers import Encoded
-from mindllm.data.indexed import indexed_path, write_index
-from mindllm.data.manifest import columns_path
-from mindllm.data.sidecar import Spool, write_sidecar
+from mindllm.data.sidecar import Spool
 
 ID_KEYS = ("input_ids", "text")  # ends of the names of keys that hold text; the others annotate it
 
 
 @dataclass
 class Part:
-    """What a part's files hold. Lengths stay in memory: 4 bytes a sample and key."""
+    """What a part's files hold. In memory stay 4 bytes a sample and key for lengths, and 8 a sample for its row."""
 
     directory: Path
     lengths: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    rows: list[np.ndarray] = field(default_factory=list)  # the input row of each sample, int64
     rows_in: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
     trained_tokens: int = 0
 
-    def add(self, encoded: Encoded) -> None:
-        """Count another batch."""
+    def add(self, encoded: Encoded, rows: np.ndarray) -> None:
+        """Count another batch, of these input rows (int64)."""
         for key, lengths in encoded.lengths.items():
             self.lengths.setdefault(key, []).append(lengths)
+        self.rows.append(rows[encoded.kept])
         self.rows_in += encoded.rows_in
         self.dropped += encoded.dropped
         self.changed += encoded.changed
         self.trained_tokens += encoded.trained_tokens
-
-    @property
-    def num_samples(self) -> int:
-        """Samples written so far."""
-        return sum(len(lengths) for lengths in next(iter(self.lengths.values()), []))
-
-    def sample_lengths(self) -> np.ndarray:
-        """Tokens of every sample (of both dialogues of a pair together), int64 [num_samples]."""
-        ids = [np.concatenate(lengths) for key, lengths in self.lengths.items() if key.endswith(ID_KEYS)]
-        return np.stack(ids).sum(axis=0, dtype=np.int64)
 
     def tokens_file(self, key: str) -> Path:
         """Where the tokens of an output key lie."""
@@ -57,54 +47,64 @@ class Part:
         return self.directory / "columns.spool"
 
 
-def write_part(directory: Path, keys: Sequence[str], batches: Iterable[Encoded]) -> Part:
-    """Write batches, in order, to the files of a part."""
+def write_part(directory: Path, keys: Sequence[str], batches: Iterable[tuple[Encoded, np.ndarray]]) -> Part:
+    """Write batches (each with its input rows, int64), in order, to the files of a part."""
     directory.mkdir()
     part = Part(directory)
     with ExitStack() as stack:
         files = {key: stack.enter_context(part.tokens_file(key).open("wb")) for key in keys}
         spool = Spool(stack.enter_context(part.spool_file.open("wb")))
-        for batch in batches:
+        for encoded, rows in batches:
             for key, file in files.items():
-                file.write(batch.tokens[key].astype("<i4").data)
-            spool.append(batch.columns)
-            part.add(batch)
+                file.write(encoded.tokens[key].astype("<i4", copy=False).data)
+            spool.append(encoded.columns)
+            part.add(encoded, rows)
+    for key, lengths in part.lengths.items():
+        part.lengths[key] = [np.concatenate(lengths)]  # one array takes less than many small ones
+    part.rows = [np.concatenate(part.rows)] if part.rows else []
     return part
 
 
 @dataclass
-class Merged:
-    """All parts as one output."""
+class Joined:
+    """All samples in input order: their counts in memory, their tokens in one file for each key."""
 
-    counts: Part
-    files: list[Path]
-    null_cells: dict[str, int]
+    directory: Path
+    lengths: dict[str, np.ndarray]  # int32 [num_samples] for each key
+    rows: np.ndarray  # int64 [num_samples]
+    spools: list[Path]
+    rows_in: int
+    dropped: Counter[str]
+    changed: Counter[str]
+    trained_tokens: int
+
+    def tokens_file(self, key: str) -> Path:
+        """Where the tokens of an output key lie."""
+        return self.directory / f"{key}.joined"
 
 
-def merge_parts(parts: Sequence[Part], prefix: Path, keys: Sequence[str], keeps_columns: bool) -> Merged:
-    """Merge parts, in order, into indexed files and sidecar under `prefix`; the parts' files are used up."""
-    total = Part(prefix.parent)
-    for part in parts:
-        for key, lengths in part.lengths.items():
-            total.lengths.setdefault(key, []).extend(lengths)
-        total.rows_in += part.rows_in
-        total.dropped += part.dropped
-        total.changed += part.changed
-        total.trained_tokens += part.trained_tokens
-    files = []
+def join_parts(parts: Sequence[Part], directory: Path, keys: Sequence[str]) -> Joined:
+    """Join parts, in order; their files are used up."""
+    lengths = {}
     for key in keys:
-        tokens, index = indexed_path(prefix, key, "bin"), indexed_path(prefix, key, "idx")
-        _join([part.tokens_file(key) for part in parts], tokens)
-        write_index(index, total.lengths[key])
-        files += [tokens, index]
-    null_cells: dict[str, int] = {}
-    if keeps_columns:
-        null_cells = write_sidecar(columns_path(prefix), [part.spool_file for part in parts])
-        files.append(columns_path(prefix))
-    return Merged(total, files, null_cells)
+        arrays = [array for part in parts for array in part.lengths.pop(key, [])]
+        lengths[key] = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+    joined = Joined(
+        directory,
+        lengths,
+        np.concatenate([np.empty(0, np.int64), *(array for part in parts for array in part.rows)]),
+        [part.spool_file for part in parts],
+        sum(part.rows_in for part in parts),
+        sum((part.dropped for part in parts), Counter()),
+        sum((part.changed for part in parts), Counter()),
+        sum(part.trained_tokens for part in parts),
+    )
+    for key in keys:
+        _append([part.tokens_file(key) for part in parts], joined.tokens_file(key))
+    return joined
 
 
-def _join(sources: Sequence[Path], target: Path) -> None:
+def _append(sources: Sequence[Path], target: Path) -> None:
     """Append files to the first one, deleting them on the way, so that the disk holds the data only once."""
     sources[0].replace(target)
     with target.open("ab") as out:

@@ -69,18 +69,20 @@ class TokenizerSpec:
     """What encoding needs of a tokenizer, cheap to send to a process that never imports transformers' models."""
 
     path: str
-    backend: str  # tokenizer.json as text
+    backend: str | bytes  # tokenizer.json as text, or a sentencepiece model
     bos: str | None
     eos: str | None
+    pad: str | None
     adds_bos: bool  # whether the tokenizer puts its BOS before plain text
     special_tokens: dict[str, Any]  # what a chat template may refer to: bos_token, eos_token, ...
     special_texts: tuple[str, ...]  # every token that is markup and not text, <|im_end|> for one
     chat_template: str | None
     sha256: str
+    engine: str = "tokenizers"  # the library that encodes; its ids are the same whichever it is
 
     @classmethod
     def load(cls, path: str | Path) -> "TokenizerSpec":
-        """Read a tokenizer directory.
+        """Read a Hugging Face tokenizer directory.
 
         Raises:
             UserError: missing, damaged, or without a `tokenizers` backend (tokenizer.json).
@@ -99,6 +101,7 @@ class TokenizerSpec:
             backend=backend.to_str(),
             bos=tokenizer.bos_token,
             eos=tokenizer.eos_token,
+            pad=tokenizer.pad_token,
             adds_bos=tokenizer.bos_token_id is not None and tokenizer.bos_token_id in plain_ids,
             special_tokens=dict(tokenizer.special_tokens_map),
             special_texts=tuple(
@@ -108,29 +111,44 @@ class TokenizerSpec:
             sha256=_hash_files(Path(path)),
         )
 
+    @classmethod
+    def load_sentencepiece(cls, path: str | Path) -> "TokenizerSpec":
+        """Read a sentencepiece model. It puts no BOS before plain text; a template may.
 
-class TextEncoder:
-    """Batched text to ids, exactly as the tokenizer's own `encode(text, add_special_tokens=False)`."""
+        Raises:
+            UserError: missing or damaged.
+        """
+        if not Path(path).is_file():
+            raise UserError(f"--tokenizer-model {path} does not exist")
+        from sentencepiece import SentencePieceProcessor
 
-    def __init__(self, spec: TokenizerSpec) -> None:
-        from tokenizers import Tokenizer
-
-        self._backend = Tokenizer.from_str(spec.backend)
-        self._backend.no_padding()
-        self._backend.no_truncation()
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each text."""
-        return [found.ids for found in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
-
-    def encode_with_offsets(self, texts: list[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Ids of each text, and for each id the characters (start, end) it stands for."""
-        return [(found.ids, found.offsets) for found in self._backend.encode_batch(texts, add_special_tokens=False)]
-
-    def token_id(self, token: str) -> int | None:
-        """Id of a token, or None when the vocabulary lacks it."""
-        found = self._backend.token_to_id(token)
-        return None if found is None else int(found)
+        model = Path(path).read_bytes()
+        try:
+            processor = SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise UserError(f"--tokenizer-model {path} is no sentencepiece model: {error}") from error
+        named = {
+            name: processor.id_to_piece(token_id) if token_id >= 0 else None
+            for name, token_id in (
+                ("bos_token", processor.bos_id()),
+                ("eos_token", processor.eos_id()),
+                ("pad_token", processor.pad_id()),
+            )
+        }
+        controls = [token for token in range(processor.get_piece_size()) if processor.is_control(token)]
+        return cls(
+            path=str(path),
+            backend=model,
+            bos=named["bos_token"],
+            eos=named["eos_token"],
+            pad=named["pad_token"],
+            adds_bos=False,
+            special_tokens={name: token for name, token in named.items() if token},
+            special_texts=tuple(processor.id_to_piece(token) for token in controls),
+            chat_template=None,
+            sha256=hashlib.sha256(model).hexdigest(),
+            engine="sentencepiece",
+        )
 
 
 def _hash_files(directory: Path) -> str:

@@ -1,6 +1,16 @@
-"""Handlers, by name. A handler is a row shape (alpaca, ...) and an encoding of it (prompts, dialogues)."""
+"""Handlers, by name. A handler is a row shape (alpaca, ...) and an encoding of it (prompts, dialogues, ...)."""
 
-from mindllm.data.handlers import alpaca as _alpaca  # noqa: F401  registers its handlers
-from mindllm.data.handlers.base import Encoded, Handler, HandlerOptions, build_handler, handler_class, handler_names
+from mindllm.data.handlers import alpaca, conversations, kto, pretrain, process_rewards  # noqa: F401  register theirs
+from mindllm.data.handlers.base import Encoded, Handler, HandlerOptions, handler_class, handler_names, register_handler
+from mindllm.data.handlers.plugins import build_handler, load_handler_file
 
-__all__ = ["Encoded", "Handler", "HandlerOptions", "build_handler", "handler_class", "handler_names"]
+__all__ = [
+    "Encoded",
+    "Handler",
+    "HandlerOptions",
+    "build_handler",
+    "handler_class",
+    "handler_names",
+    "load_handler_file",
+    "register_handler",
+]

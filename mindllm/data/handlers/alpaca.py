@@ -1,15 +1,15 @@
 """Alpaca-style rows: instruction, input, output, system, history."""
 
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mindllm.data.handlers.base import DropRow, register_handler
+from mindllm.data.handlers.base import DropRow, HandlerOptions, MapKeys, register_handler
+from mindllm.data.handlers.cells import mapped, required_text, text_cell
 from mindllm.data.handlers.instructions import InstructionHandler
 from mindllm.data.handlers.pairs import PairHandler
-from mindllm.data.handlers.prompts import PromptHandler
-from mindllm.data.readers import Row
-from mindllm.data.templates import Message
-from mindllm.errors import UserError, did_you_mean
+from mindllm.data.handlers.prompts import AnsweredPromptHandler, PromptHandler
+from mindllm.data.messages import Message, Tools
+from mindllm.data.rows import Row
+from mindllm.errors import UserError
 
 _ROLES = ("prompt", "query", "response", "system", "history")
 _PAIR_ROLES = ("prompt", "query", "chosen", "rejected", "system", "history")
@@ -18,17 +18,17 @@ _PAIR_ROLES = ("prompt", "query", "chosen", "rejected", "system", "history")
 class _Columns(NamedTuple):
     """Which column plays which role; None = no such column is read."""
 
-    prompt: str | None
-    query: str | None
-    response: str | None
-    system: str | None
-    history: str | None
+    prompt: str | None = None
+    query: str | None = None
+    response: str | None = None
+    system: str | None = None
+    history: str | None = None
     chosen: str | None = None
     rejected: str | None = None
 
 
 _DEFAULT_COLUMNS = _Columns("instruction", "input", "output", "system", "history")
-_DEFAULT_PAIR_COLUMNS = _Columns("instruction", "input", None, "system", "history", "chosen", "rejected")
+_DEFAULT_PAIR_COLUMNS = _DEFAULT_COLUMNS._replace(response=None, chosen="chosen", rejected="rejected")
 
 
 class AlpacaRows:
@@ -40,7 +40,7 @@ class AlpacaRows:
         self.consumed = {name for name in columns._replace(response=None) if name}
 
     @classmethod
-    def for_prompts(cls, map_keys: Mapping[str, str] | None) -> "AlpacaRows":
+    def for_prompts(cls, map_keys: MapKeys | None) -> "AlpacaRows":
         """Rows of which only the prompt is used.
 
         Raises:
@@ -48,7 +48,7 @@ class AlpacaRows:
         """
         if map_keys is None:
             return cls(_DEFAULT_COLUMNS, ["instruction"])
-        columns = _mapped_columns(map_keys, _ROLES)
+        columns = _Columns(**mapped(map_keys, _ROLES))
         # The older form maps the response to the prompt's column; the response itself is never read.
         columns = columns._replace(prompt=columns.prompt or columns.response, response=None)
         if columns.prompt is None:
@@ -56,19 +56,19 @@ class AlpacaRows:
         return cls(columns, [name for name in columns if name])
 
     @classmethod
-    def for_dialogues(cls, map_keys: Mapping[str, str] | None) -> "AlpacaRows":
-        """Rows of which the answer is trained.
+    def for_dialogues(cls, map_keys: MapKeys | None) -> "AlpacaRows":
+        """Rows of which prompt and response are used.
 
         Raises:
             UserError: unknown role, or no column for prompt or response.
         """
         if map_keys is None:
             return cls(_DEFAULT_COLUMNS, ["instruction", "output"])
-        columns = _mapped_columns(map_keys, _ROLES, required=("prompt", "response"))
+        columns = _Columns(**mapped(map_keys, _ROLES, required=("prompt", "response")))
         return cls(columns, [name for name in columns if name])
 
     @classmethod
-    def for_pairs(cls, map_keys: Mapping[str, str] | None) -> "AlpacaRows":
+    def for_pairs(cls, map_keys: MapKeys | None) -> "AlpacaRows":
         """Rows of which two answers are compared.
 
         Raises:
@@ -76,12 +76,16 @@ class AlpacaRows:
         """
         if map_keys is None:
             return cls(_DEFAULT_PAIR_COLUMNS, ["instruction", "chosen", "rejected"])
-        columns = _mapped_columns(map_keys, _PAIR_ROLES, required=("prompt", "chosen", "rejected"))
+        columns = _Columns(**mapped(map_keys, _PAIR_ROLES, required=("prompt", "chosen", "rejected")))
         return cls(columns, [name for name in columns if name])
+
+    def tools(self, row: Row) -> Tools:
+        """None; see `RowShape.tools`."""
+        return ()
 
     def prompt(self, row: Row) -> list[Message]:
         """System prompt, history and the row's question; see `PromptShape.prompt`."""
-        system = _text(row, self._columns.system, "system")
+        system = text_cell(row, self._columns.system, "system")
         messages = [Message("system", system)] if system else []
         messages += self._history(row)
         messages.append(Message("user", self.prompt_text(row)))
@@ -89,20 +93,25 @@ class AlpacaRows:
 
     def prompt_text(self, row: Row) -> str:
         """The instruction, with the input, if any, on the next line; see `PromptShape.prompt_text`."""
-        parts = [_text(row, self._columns.prompt, "prompt"), _text(row, self._columns.query, "query")]
+        parts = [text_cell(row, self._columns.prompt, "prompt"), text_cell(row, self._columns.query, "query")]
         if not any(part.strip() for part in parts):
             raise DropRow("null_prompt" if row.values.get(self._columns.prompt or "") is None else "empty_prompt")
         return "\n".join(part for part in parts if part)
 
     def dialogue(self, row: Row) -> list[Message]:
         """The prompt and its answer; see `DialogueShape.dialogue`."""
-        return [*self.prompt(row), _answer(row, self._columns.response, "response")]
+        return [*self.prompt(row), Message("assistant", self.reference(row))]
+
+    def reference(self, row: Row) -> str:
+        """The answer; see `AnsweredShape.reference`."""
+        return required_text(row, self._columns.response, "response")
 
     def pair(self, row: Row) -> tuple[list[Message], list[Message]]:
         """The prompt with each of its two answers; see `PairShape.pair`."""
         prompt = self.prompt(row)
-        chosen = _answer(row, self._columns.chosen, "chosen")
-        return [*prompt, chosen], [*prompt, _answer(row, self._columns.rejected, "rejected")]
+        chosen = Message("assistant", required_text(row, self._columns.chosen, "chosen"))
+        rejected = Message("assistant", required_text(row, self._columns.rejected, "rejected"))
+        return [*prompt, chosen], [*prompt, rejected]
 
     def _history(self, row: Row) -> list[Message]:
         turns = row.values.get(self._columns.history) if self._columns.history else None
@@ -116,46 +125,24 @@ class AlpacaRows:
         return messages
 
 
-def _mapped_columns(map_keys: Mapping[str, str], roles: Sequence[str], required: Sequence[str] = ()) -> _Columns:
-    for role in map_keys:
-        if role not in roles:
-            raise UserError(
-                f"--map-keys: unknown key '{role}'; known are {', '.join(roles)}{did_you_mean(role, roles)}"
-            )
-    for role in required:
-        if not map_keys.get(role):
-            raise UserError(f"--map-keys names no column for '{role}'")
-    return _Columns(*(map_keys.get(role) or None for role in _Columns._fields))
-
-
-def _answer(row: Row, column: str | None, role: str) -> Message:
-    text = _text(row, column, role)
-    if not text.strip():
-        raise DropRow(f"null_{role}" if row.values.get(column or "") is None else f"empty_{role}")
-    return Message("assistant", text)
-
-
-def _text(row: Row, column: str | None, role: str) -> str:
-    value = row.values.get(column) if column else None
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise DropRow(f"{role}_not_text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise DropRow(f"{role}_not_unicode") from error  # a lone surrogate has no bytes, so no tokens
-    return value
-
-
 @register_handler
 class PPOAlpacaStyleInstructionHandler(PromptHandler):
     """Alpaca rows as prompts for RL."""
 
     @classmethod
-    def make_shape(cls, map_keys: Mapping[str, str] | None) -> AlpacaRows:
+    def make_shape(cls, options: HandlerOptions) -> AlpacaRows:
         """See `Handler.make_shape`."""
-        return AlpacaRows.for_prompts(map_keys)
+        return AlpacaRows.for_prompts(options.map_keys)
+
+
+@register_handler
+class R1AlpacaStyleInstructionHandler(AnsweredPromptHandler):
+    """Alpaca rows as prompts for RL whose response is the right answer."""
+
+    @classmethod
+    def make_shape(cls, options: HandlerOptions) -> AlpacaRows:
+        """See `Handler.make_shape`."""
+        return AlpacaRows.for_dialogues(options.map_keys)
 
 
 @register_handler
@@ -163,9 +150,9 @@ class AlpacaStyleInstructionHandler(InstructionHandler):
     """Alpaca rows as dialogues for SFT."""
 
     @classmethod
-    def make_shape(cls, map_keys: Mapping[str, str] | None) -> AlpacaRows:
+    def make_shape(cls, options: HandlerOptions) -> AlpacaRows:
         """See `Handler.make_shape`."""
-        return AlpacaRows.for_dialogues(map_keys)
+        return AlpacaRows.for_dialogues(options.map_keys)
 
 
 @register_handler
@@ -173,6 +160,6 @@ class AlpacaStylePairwiseHandler(PairHandler):
     """Alpaca rows with a chosen and a rejected answer, for reward models and DPO."""
 
     @classmethod
-    def make_shape(cls, map_keys: Mapping[str, str] | None) -> AlpacaRows:
+    def make_shape(cls, options: HandlerOptions) -> AlpacaRows:
         """See `Handler.make_shape`."""
-        return AlpacaRows.for_pairs(map_keys)
+        return AlpacaRows.for_pairs(options.map_keys)

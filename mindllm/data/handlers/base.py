@@ -2,32 +2,52 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from mindllm.data.readers import Row
-from mindllm.data.templates import Message, Template, load_template
-from mindllm.data.tokenizer import TextEncoder, TokenizerSpec
+from mindllm.data.encoding import IGNORED, TextEncoder, Tokenized
+from mindllm.data.messages import Message, Rendered, Template, Tools
+from mindllm.data.rows import Row
+from mindllm.data.templates import load_template
+from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError, did_you_mean
 
 PromptOverlong = Literal["drop", "left", "error"]
 Overlong = Literal["drop", "truncate", "error"]
+OnBadRow = Literal["error", "skip"]
+MapKeys = Mapping[str, Any]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class HandlerOptions:
-    """The user's choices, the same in every worker process."""
+    """The user's choices, the same in every worker process. Which of them have an effect a handler says itself."""
 
     handler: str
-    prompt_type: str
-    map_keys: Mapping[str, str] | None = None
+    prompt_type: str | None = None  # None where the handler uses no template
+    map_keys: MapKeys | None = None
     seq_length: int | None = None  # tokens; None = no limit
     prompt_overlong: PromptOverlong = "drop"
     overlong: Overlong = "drop"
+    train_on_history: bool = True
+    thinking: bool = True
+    append_eod: bool = False
+    dataset_additional_keys: tuple[str, ...] | None = None  # None = the handler's own choice
+    placeholder_token: str | None = None
+    reward_tokens: tuple[str, ...] | None = None
+    on_bad_row: OnBadRow = "error"
+    handler_file: str | None = None
+
+
+class Sample(NamedTuple):
+    """One sample: for each output key its ids, int32 [length], and the extra columns that are kept."""
+
+    arrays: dict[str, np.ndarray]
+    columns: dict[str, Any] | None = None
 
 
 @dataclass
@@ -38,6 +58,7 @@ class Encoded:
         rows_in: number of rows they came from.
         tokens: for each output key the ids of all samples, concatenated, int32 [num_tokens].
         lengths: for each output key the lengths of its samples, int32 [num_samples].
+        kept: for each sample the position of its row among the rows, int32 [num_samples].
         columns: extra columns of the samples that are kept; empty where the handler keeps none.
         dropped: rows left out, by reason.
         changed: samples changed on the way (truncated, ...), by kind.
@@ -47,6 +68,7 @@ class Encoded:
     rows_in: int
     tokens: dict[str, np.ndarray]
     lengths: dict[str, np.ndarray]
+    kept: np.ndarray
     columns: list[dict[str, Any]]
     dropped: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
@@ -61,6 +83,9 @@ class RowShape(Protocol):
     """How rows of one shape are read: which columns there must be, and the conversations they hold."""
 
     required: list[str]  # columns that must exist
+
+    def tools(self, row: Row) -> Tools:
+        """The tools the model may call, () where there are none. Raises DropRow when they cannot be read."""
 
 
 class PromptShape(RowShape, Protocol):
@@ -90,39 +115,113 @@ class PairShape(RowShape, Protocol):
 
 
 class Handler(ABC):
-    """Turns rows into samples. Subclasses name their outputs and the row shape they read."""
+    """Turns rows into samples. A subclass says how a row becomes text, and how encoded text becomes a sample."""
 
     keys: ClassVar[tuple[str, ...]]  # files written: {prefix}_{key}_document.bin
-    limit_option: ClassVar[str]  # the over-length option that has an effect
+    options_used: ClassVar[frozenset[str]]  # those of `HandlerOptions` that have an effect, the general ones apart
     keeps_columns: ClassVar[bool] = False
+    uses_template: ClassVar[bool] = True
 
     def __init__(self, options: HandlerOptions, spec: TokenizerSpec) -> None:
         self.options = options
-        self.shape = self.make_shape(options.map_keys)
+        self.shape = self.make_shape(options)
         self.encoder = TextEncoder(spec)
-        self.template: Template = load_template(options.prompt_type, spec)
+        if options.prompt_type is not None:
+            self.template: Template = load_template(options.prompt_type, spec, options.thinking)
+            self._check_markers(options.prompt_type, spec)
+
+    @classmethod
+    @abstractmethod
+    def make_shape(cls, options: HandlerOptions) -> RowShape:
+        """The row shape under the options; raises UserError for a column mapping that makes no sense."""
+
+    @classmethod
+    def required_columns(cls, options: HandlerOptions) -> list[str]:
+        """Columns that must exist; raises as `make_shape` does."""
+        return cls.make_shape(options).required
+
+    @abstractmethod
+    def render(self, row: Row) -> list[Rendered]:
+        """The texts of a row's sample, as many for each row. Raises DropRow for a row without a sample."""
+
+    @abstractmethod
+    def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
+        """The sample of a row whose texts are encoded. Raises DropRow for a row without a sample."""
+
+    def encode(self, rows: Sequence[Row]) -> Encoded:
+        """Encode rows; the result depends on nothing but the rows and the options.
+
+        Raises:
+            UserError: a row that is an error under the options; the message names it.
+        """
+        dropped: Counter[str] = Counter()
+        changed: Counter[str] = Counter()
+        rendered = [self._caught(self._rendered, row, dropped) for row in rows]
+        texts = [text for found in rendered for text in found or []]
+        encode = self.encoder.encode_split if self._splits_answers else self.encoder.encode_marked
+        encoded = iter(encode(texts))
+        samples, kept = [], []
+        for position, (row, found) in enumerate(zip(rows, rendered, strict=True)):
+            if found is None:
+                continue
+            tokenized = [next(encoded) for _ in found]
+            sample = self._caught(partial(self.finish, texts=tokenized, changed=changed), row, dropped)
+            if sample is not None:
+                samples.append(sample)
+                kept.append(position)
+        return self._collect(len(rows), samples, kept, dropped, changed)
+
+    @property
+    def _splits_answers(self) -> bool:
+        return self.options.prompt_type is not None and self.template.split_answers
+
+    def _rendered(self, row: Row) -> list[Rendered]:
+        if row.problem and self.options.on_bad_row == "skip":
+            raise DropRow(row.problem)
+        row.check()
+        return self.render(row)
+
+    @staticmethod
+    def _caught(work: Callable[[Row], Result], row: Row, dropped: Counter[str]) -> Result | None:
+        try:
+            return work(row)
+        except UserError as error:
+            raise UserError(f"{row.where}: {error}") from error
+        except DropRow as reason:
+            dropped[str(reason)] += 1
+            return None
+
+    def _collect(
+        self, rows_in: int, samples: list[Sample], kept: list[int], dropped: Counter[str], changed: Counter[str]
+    ) -> Encoded:
+        tokens: dict[str, np.ndarray] = {}
+        lengths: dict[str, np.ndarray] = {}
+        trained = 0
+        for key in self.keys:
+            arrays = [sample.arrays[key] for sample in samples]
+            tokens[key] = np.concatenate([np.empty(0, np.int32), *arrays]).astype(np.int32, copy=False)
+            lengths[key] = np.array([len(array) for array in arrays], dtype=np.int32)
+            if key.endswith("labels"):
+                trained += int((tokens[key] != IGNORED).sum())
+        columns = [sample.columns for sample in samples if sample.columns is not None]
+        positions = np.array(kept, dtype=np.int32)
+        return Encoded(rows_in, tokens, lengths, positions, columns, dropped, changed, trained)
+
+    def _check_markers(self, prompt_type: str, spec: TokenizerSpec) -> None:
         for marker in self.template.markers:
             # In pieces a marker would be text: no token that ends an answer, and nothing a model has learnt.
             if self.encoder.token_id(marker) is None or len(self.encoder.encode([marker])[0]) != 1:
                 raise UserError(
-                    f"--prompt-type {options.prompt_type} uses {marker}, which is no token of the tokenizer in "
-                    f"{spec.path}; choose another template or add the token to tokenizer and model"
+                    f"--prompt-type {prompt_type} uses {marker}, which is no token of the tokenizer in {spec.path}; "
+                    "choose another template or add the token to tokenizer and model"
                 )
 
-    @classmethod
-    @abstractmethod
-    def make_shape(cls, map_keys: Mapping[str, str] | None) -> RowShape:
-        """The row shape under a column mapping; raises UserError for a mapping that makes no sense."""
 
-    @abstractmethod
-    def encode(self, rows: Sequence[Row]) -> Encoded:
-        """Encode rows; the result depends on nothing but the rows and the options."""
-
-
+AnyHandler = TypeVar("AnyHandler", bound=type[Handler])
 _REGISTRY: dict[str, type[Handler]] = {}
 
 
-def register_handler(cls: type[Handler]) -> type[Handler]:
+def register_handler(cls: AnyHandler) -> AnyHandler:
     """Class decorator: make a handler known by its class name."""
     _REGISTRY[cls.__name__] = cls
     return cls
@@ -144,24 +243,3 @@ def handler_class(name: str) -> type[Handler]:
             f"unknown --handler-name {name}; known are {', '.join(handler_names())}{did_you_mean(name, _REGISTRY)}"
         )
     return _REGISTRY[name]
-
-
-def build_handler(options: HandlerOptions, spec: TokenizerSpec) -> Handler:
-    """The handler an options object asks for, ready to encode."""
-    return handler_class(options.handler)(options, spec)
-
-
-def flatten(samples: Iterable[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate samples: int32 [num_tokens], and their lengths, int32 [num_samples]."""
-    kept = [np.asarray(sample, dtype=np.int32) for sample in samples]
-    lengths = np.array([len(sample) for sample in kept], dtype=np.int32)
-    return np.concatenate([np.empty(0, np.int32), *kept]), lengths
-
-
-@contextmanager
-def naming(row: Row) -> Iterator[None]:
-    """Put the row's place before the message of a UserError."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{row.where}: {error}") from error

@@ -2,10 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from mindllm.data.handlers.base import DropRow, Encoded, Handler, HandlerOptions, PromptShape, flatten, naming
-from mindllm.data.readers import Row
+import numpy as np
+
+from mindllm.data.encoding import Tokenized
+from mindllm.data.handlers.base import DropRow, Handler, HandlerOptions, PromptShape, Sample
+from mindllm.data.messages import Rendered
+from mindllm.data.rows import Row
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError
 
@@ -16,7 +20,7 @@ class PromptHandler(Handler):
     """Encodes prompts; subclasses say which row shape they read."""
 
     keys = ("input_ids",)
-    limit_option = "prompt_overlong"
+    options_used = frozenset({"prompt_overlong", "thinking", "dataset_additional_keys"})
     keeps_columns = True
     shape: PromptShape
 
@@ -24,30 +28,34 @@ class PromptHandler(Handler):
         super().__init__(options, spec)
         self._bos_id = self.encoder.token_id(spec.bos) if spec.bos else None
 
-    def encode(self, rows: Sequence[Row]) -> Encoded:
-        """See `Handler.encode`."""
-        dropped: Counter[str] = Counter()
-        changed: Counter[str] = Counter()
-        texts, kept = [], []
-        for row in rows:
-            try:
-                with naming(row):
-                    texts.append(self.template.render_prompt(self.shape.prompt(row)))
-                kept.append(row)
-            except DropRow as reason:
-                dropped[str(reason)] += 1
-        samples, columns = [], []
-        for row, ids in zip(kept, self.encoder.encode(texts), strict=True):
-            try:
-                with naming(row):
-                    samples.append(self._within_limit(ids, changed))
-                    columns.append(self._kept_columns(row))
-            except DropRow as reason:
-                dropped[str(reason)] += 1
-        tokens, lengths = flatten(samples)
-        return Encoded(len(rows), {"input_ids": tokens}, {"input_ids": lengths}, columns, dropped, changed)
+    @classmethod
+    def required_columns(cls, options: HandlerOptions) -> list[str]:
+        """See `Handler.required_columns`."""
+        return [*super().required_columns(options), *(options.dataset_additional_keys or ())]
 
-    def _within_limit(self, ids: list[int], changed: Counter[str]) -> list[int]:
+    def render(self, row: Row) -> list[Rendered]:
+        """See `Handler.render`."""
+        return [Rendered(self.template.render_prompt(self.shape.prompt(row), self.shape.tools(row)), [])]
+
+    def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
+        """See `Handler.finish`."""
+        ids = self._within_limit(texts[0].ids, changed)
+        return Sample({"input_ids": ids}, {**self.kept_columns(row), PROMPT_COLUMN: self.shape.prompt_text(row)})
+
+    def kept_columns(self, row: Row) -> dict[str, Any]:
+        """The columns rewards may need: every one that is not part of the prompt, or those asked for."""
+        wanted = self.options.dataset_additional_keys
+        if wanted is not None:
+            return {name: row.values.get(name) for name in wanted}
+        extra = {name: value for name, value in row.values.items() if name not in self.shape.consumed}
+        if PROMPT_COLUMN in extra and PROMPT_COLUMN not in (self.options.map_keys or {}).values():
+            raise UserError(
+                f"column '{PROMPT_COLUMN}' is not mapped, but the raw prompt text is kept under that name; "
+                "map it with --map-keys or rename it"
+            )
+        return extra
+
+    def _within_limit(self, ids: np.ndarray, changed: Counter[str]) -> np.ndarray:
         limit = self.options.seq_length
         if limit is None or len(ids) <= limit:
             return ids
@@ -60,14 +68,31 @@ class PromptHandler(Handler):
             )
         # Cut on the left: cutting on the right would cut off the header that asks for an answer.
         changed["prompt_cut_left"] += 1
-        bos = [ids[0]] if ids[0] == self._bos_id else []
-        return bos + ids[len(ids) - limit + len(bos) :]
+        bos = ids[: int(ids[0] == self._bos_id)]
+        return np.concatenate([bos, ids[len(ids) - limit + len(bos) :]])
 
-    def _kept_columns(self, row: Row) -> dict[str, Any]:
-        extra = {name: value for name, value in row.values.items() if name not in self.shape.consumed}
-        if PROMPT_COLUMN in extra and PROMPT_COLUMN not in (self.options.map_keys or {}).values():
-            raise UserError(
-                f"column '{PROMPT_COLUMN}' is not mapped, but the raw prompt text is kept under that name; "
-                "map it with --map-keys or rename it"
-            )
-        return {**extra, PROMPT_COLUMN: self.shape.prompt_text(row)}
+
+class AnsweredShape(PromptShape, Protocol):
+    """Prompts whose row also says what the right answer is."""
+
+    def reference(self, row: Row) -> str:
+        """The right answer. Raises DropRow when there is none."""
+
+
+class AnsweredPromptHandler(PromptHandler):
+    """Prompts with a known answer; kept are the columns of --dataset-additional-keys, or `labels`, the answer."""
+
+    shape: AnsweredShape
+
+    @classmethod
+    def required_columns(cls, options: HandlerOptions) -> list[str]:
+        """See `Handler.required_columns`. `labels` need not be a column."""
+        return [name for name in super().required_columns(options) if name != "labels"]
+
+    def kept_columns(self, row: Row) -> dict[str, Any]:
+        """See `PromptHandler.kept_columns`. A column `labels` of the data's own goes before the answer."""
+        kept = {}
+        for name in self.options.dataset_additional_keys or ("labels",):
+            is_answer = name == "labels" and name not in row.values
+            kept[name] = self.shape.reference(row) if is_answer else row.values.get(name)
+        return kept

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mindllm.data.handlers import Encoded, Handler, HandlerOptions, build_handler
-from mindllm.data.readers import Row
+from mindllm.data.rows import Row
 from mindllm.data.tokenizer import TokenizerSpec
 
 MARKERS = ["<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mindllm.data.cli import main
-from mindllm.data.templates import read_template
+from mindllm.data.handlers import handler_names
+from mindllm.data.template_files import read_template
+from mindllm.data.templates import template_names
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text()
 
@@ -43,3 +45,8 @@ def test_the_template_example_is_valid(tmp_path: Path) -> None:
     (template,) = blocks("yaml")
     (tmp_path / "mine.yaml").write_text(template)
     assert read_template(tmp_path / "mine.yaml").header == "<|im_start|>assistant\n"
+
+
+def test_every_handler_and_template_is_documented() -> None:
+    assert all(f"`{name}`" in PAGE and f"**{name}**" in PAGE for name in handler_names())
+    assert all(f"`{name}`" in PAGE for name in template_names())

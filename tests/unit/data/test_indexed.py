@@ -107,3 +107,18 @@ def test_a_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
     indexed_path(prefix, "input_ids", suffix).unlink()
     with pytest.raises(UserError, match=rf"document\.{suffix} does not exist"):
         IndexedReader(prefix, "input_ids")
+
+
+def test_offsets_beyond_4_gb_are_right(tmp_path: Path) -> None:
+    import mindllm.device  # noqa: F401  prepares the process for megatron-core
+
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+    lengths = np.array([700_000_000, 600_000_000, 3], dtype=np.int32)
+    write_index(indexed_path(tmp_path / "big", "text", "idx"), [lengths[:2], lengths[2:]])
+    with indexed_path(tmp_path / "big", "text", "bin").open("wb") as file:  # sparse: it takes no room on the disk
+        file.seek(4 * 1_300_000_000)
+        file.write(np.array([7, 8, 9], dtype="<i4").tobytes())
+    assert IndexedReader(tmp_path / "big", "text")[2].tolist() == [7, 8, 9]
+    megatrons = IndexedDataset(f"{tmp_path}/big_text_document")  # its arrays die with it
+    assert megatrons[2].tolist() == [7, 8, 9] and len(megatrons) == 3

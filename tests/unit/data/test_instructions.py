@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mindllm.data.handlers import Encoded, HandlerOptions, build_handler
-from mindllm.data.readers import Row
+from mindllm.data.rows import Row
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError
 

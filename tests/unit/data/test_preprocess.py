@@ -55,7 +55,7 @@ def test_any_number_of_workers_and_parts_gives_equal_bytes(
         options = PreprocessOptions(
             inputs, directory / "data", tokenizer_dir, handler, "chatml", seq_length=60, workers=workers, n_subs=n_subs
         )
-        manifest = preprocess(options)
+        manifest = preprocess(options)[""]
         assert manifest["rows"]["in"] == 1500 and len(manifest["rows"]["dropped"]) == 2
         results.append(contents(directory))
     assert all(result == results[0] for result in results[1:])
@@ -156,3 +156,41 @@ def test_a_killed_worker_ends_the_run_with_a_sentence(write_jsonl: Write, tokeni
     stderr = process.communicate(timeout=60)[1]
     assert process.returncode == 2 and "error: a worker process was killed" in stderr and "Traceback" not in stderr
     assert list(out.iterdir()) == []
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(
+    write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    data = write_jsonl(mixed_rows(3000))
+    out = tmp_path / "out"
+    # A limit on the size of files stands for the disk: writing fails in the same place with the same kind of error.
+    limited = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); "
+    limited += "from mindllm.data.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", limited, "--input", str(data), "--output-prefix", str(out / "data")]
+    command += ["--handler-name", PPO, "--tokenizer-name-or-path", str(tokenizer_dir)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "error: " in done.stderr and "File too large" in done.stderr
+    assert "Traceback" not in done.stderr and list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("when", ["encoding", "writing"])
+def test_a_kill_while_reordering_and_splitting_leaves_no_final_file(
+    when: str, write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    data = write_jsonl(mixed_rows(6000))
+    out = tmp_path / "out"
+    command = [sys.executable, "preprocess_data.py", "--input", str(data), "--output-prefix", str(out / "data")]
+    command += ["--handler-name", PPO, "--tokenizer-name-or-path", str(tokenizer_dir), "--shuffle", "--split", "9,1"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    awaited = {"encoding": "data.tmp-*/part-0/*.tokens", "writing": "data.tmp-*/data_train_*"}[when]
+    deadline = time.monotonic() + 200
+    while process.poll() is None and not list(out.glob(awaited)):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    left = [path.name for path in out.iterdir()]
+    assert all(name.startswith("data.tmp-") for name in left) or not [n for n in left if n.startswith("data.tmp-")]
+    preprocess(PreprocessOptions([str(data)], out / "other", tokenizer_dir, PPO))
+    assert len(PromptDataset(out / "other")) > 5000

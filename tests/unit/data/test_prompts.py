@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from mindllm.data.encoding import TextEncoder
 from mindllm.data.handlers import Encoded, HandlerOptions, build_handler
-from mindllm.data.readers import Row
-from mindllm.data.tokenizer import TextEncoder, TokenizerSpec
+from mindllm.data.rows import Row
+from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError
 
 HANDLER = "PPOAlpacaStyleInstructionHandler"

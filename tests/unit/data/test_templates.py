@@ -5,16 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mindllm.data.templates import (
-    HF,
-    ChatTemplate,
-    Message,
-    load_template,
-    read_template,
-    resolve_prompt_type,
-    template_names,
-)
-from mindllm.data.tokenizer import TextEncoder, TokenizerSpec, load_tokenizer
+from mindllm.data.chat_template import ChatTemplate
+from mindllm.data.encoding import TextEncoder
+from mindllm.data.messages import Message
+from mindllm.data.template_files import read_template
+from mindllm.data.templates import HF, load_template, resolve_prompt_type, template_names
+from mindllm.data.tokenizer import TokenizerSpec, load_tokenizer
 from mindllm.errors import UserError
 
 SYSTEM = Message("system", "Be brief.")
@@ -33,58 +29,116 @@ def as_dicts(messages: list[Message]) -> list[dict[str, str]]:
     return [message._asdict() for message in messages]
 
 
-def assert_same_ids(prompt_type: str, spec: TokenizerSpec, chat_template: str | None) -> None:
-    """Prompt and dialogue ids of a template equal those transformers makes with `chat_template`."""
+def assert_same_ids(prompt_type: str, spec: TokenizerSpec) -> None:
+    """Prompt and dialogue ids of a template equal those transformers makes with the tokenizer's own."""
     tokenizer = load_tokenizer(spec.path)
     template, encoder = load_template(prompt_type, spec), TextEncoder(spec)
     for dialogue in DIALOGUES:
         prompt = dialogue[:-1]
         ours = encoder.encode([template.render_prompt(prompt), template.render_dialogue(dialogue).text])
         for messages, ids, is_prompt in [(prompt, ours[0], True), (dialogue, ours[1], False)]:
-            assert ids == tokenizer.apply_chat_template(
-                as_dicts(messages), chat_template=chat_template, add_generation_prompt=is_prompt, return_dict=False
+            assert ids.tolist() == tokenizer.apply_chat_template(
+                as_dicts(messages), add_generation_prompt=is_prompt, return_dict=False
             )
 
 
-@pytest.mark.peer
-@pytest.mark.parametrize(("prompt_type", "published"), [("qwen", "qwen2_5"), ("llama3", "llama3")])
-def test_ids_equal_the_published_chat_template(
-    prompt_type: str, published: str, spec: TokenizerSpec, bos_spec: TokenizerSpec
-) -> None:
-    trl = pytest.importorskip("trl", reason="trl is not installed: pip install -e .[peers]")
-    jinja = Path(trl.__file__).parent / "chat_templates" / f"{published}.jinja"
-    assert_same_ids(prompt_type, bos_spec if prompt_type == "llama3" else spec, jinja.read_text())
-
-
 def test_hf_ids_equal_the_tokenizers_own_chat_template(spec: TokenizerSpec) -> None:
-    assert_same_ids(HF, spec, None)
+    assert_same_ids(HF, spec)
 
 
-@pytest.mark.parametrize(
-    ("prompt_type", "expected"),
-    [
-        ("empty", "Be brief.\nHi1<|im_end|>Ho2<|im_end|>"),
-        (
-            "chatml",
-            "<|im_start|>system\nBe brief.<|im_end|>\n"
-            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n1<|im_end|>\n"
-            "<|im_start|>user\nHo<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n",
-        ),
-    ],
+BY_HAND = {
+    "default": ("Be brief.\nHuman: Hi\nAssistant: 1§\nHuman: Ho\nAssistant: ", "2§", "\n"),
+    "empty": ("Be brief.\nHi1§Ho", "2§", ""),
+    "alpaca": (
+        "Be brief.\n\n### Instruction:\nHi\n\n### Response:\n1§\n\n### Instruction:\nHo\n\n### Response:\n",
+        "2§",
+        "\n\n",
+    ),
+    "vicuna": ("†Be brief. USER: Hi ASSISTANT: 1§USER: Ho ASSISTANT:", " 2§", ""),
+    "llama2": ("†[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] 1 §†[INST] Ho [/INST]", " 2 §", ""),
+    "llama3": (
+        "†<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+        "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n1<|eot_id|><|start_header_id|>user"
+        "<|end_header_id|>\n\nHo<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        "2<|eot_id|>",
+        "",
+    ),
+    "mistral": ("†[INST] Be brief.\n\nHi [/INST] 1§[INST] Ho [/INST]", " 2§", ""),
+    "deepseek2": ("†Be brief.\n\nUser: Hi\n\nAssistant: 1§User: Ho\n\nAssistant:", " 2§", ""),
+    "deepseek3": ("†Be brief.<｜User｜>Hi<｜Assistant｜>1§<｜User｜>Ho<｜Assistant｜>", "2§", ""),
+    "gemma": (
+        "†<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\n1<end_of_turn>\n"
+        "<start_of_turn>user\nHo<end_of_turn>\n<start_of_turn>model\n",
+        "2<end_of_turn>",
+        "\n",
+    ),
+    "phi3": (
+        "<|system|>\nBe brief.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\n1<|end|>\n"
+        "<|user|>\nHo<|end|>\n<|assistant|>\n",
+        "2<|end|>",
+        "\n§",
+    ),
+    "glm4": (
+        "[gMASK]<sop><|system|>\nBe brief.<|user|>\nHi<|assistant|>\n1<|user|>\nHo<|assistant|>",
+        "\n2<|user|>",
+        "",
+    ),
+    "baichuan2": ("Be brief.<reserved_106>Hi<reserved_107>1§<reserved_106>Ho<reserved_107>", "2§", ""),
+}
+CHATML = (
+    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n1<|im_end|>\n"
+    "<|im_start|>user\nHo<|im_end|>\n<|im_start|>assistant\n"
 )
-def test_text_and_trained_ranges_are_as_written_by_hand(prompt_type: str, expected: str, spec: TokenizerSpec) -> None:
+BY_HAND |= dict.fromkeys(("chatml", "qwen", "qwen_r1", "qwen_math_r1", "yi"), (CHATML, "2<|im_end|>", "\n"))
+BY_HAND["internlm2"] = ("†" + CHATML, "2<|im_end|>", "\n")
+BY_HAND["qwen3"] = (CHATML, "<think>\n\n</think>\n\n2<|im_end|>", "\n")
+
+
+@pytest.mark.parametrize("prompt_type", [name for name in template_names() if name != HF])
+def test_text_and_trained_ranges_are_as_written_by_hand(prompt_type: str, spec: TokenizerSpec) -> None:
+    prompt, answer, after = BY_HAND[prompt_type]
+    template = load_template(prompt_type, replace(spec, bos="†", eos="§"))
     dialogue = [SYSTEM, Message("user", "Hi"), Message("assistant", "1"), Message("user", "Ho")]
-    text, trained = load_template(prompt_type, spec).render_dialogue([*dialogue, Message("assistant", "2")])
-    assert text == expected
-    assert [text[start:end] for start, end in trained] == ["1<|im_end|>", "2<|im_end|>"]
-    prompt = load_template(prompt_type, spec).render_prompt(dialogue)
-    assert text.startswith(prompt) and text[len(prompt) :].startswith("2<|im_end|>")
+    assert template.render_prompt(dialogue) == prompt
+    text, marked = template.render_dialogue([*dialogue, Message("assistant", "2")])
+    assert text == prompt + answer + after
+    assert [text[start:end] for start, end in marked] == [_first_answer(prompt, answer), answer]
 
 
-@pytest.mark.parametrize("prompt_type", [name for name in template_names() if name not in (HF, "qwen", "chatml")])
+def _first_answer(prompt: str, answer: str) -> str:
+    """The first answer is like the last one, but never has its reasoning shown."""
+    first = answer.replace("2", "1").removeprefix("<think>\n\n</think>\n\n")
+    assert first in prompt
+    return first
+
+
+def test_reasoning_is_shown_for_the_last_question_only(spec: TokenizerSpec) -> None:
+    turns = [Message("user", "a"), Message("assistant", "<think>\nr1\n</think>\n\n1"), Message("user", "b")]
+    turns.append(Message("assistant", "<think>r2</think>2"))
+    text, marked = load_template("qwen3", spec).render_dialogue(turns)
+    assert [text[a:b] for a, b in marked] == ["1<|im_end|>", "<think>\nr2\n</think>\n\n2<|im_end|>"]
+
+
+def test_without_thinking_the_empty_reasoning_belongs_to_the_prompt(spec: TokenizerSpec) -> None:
+    template = load_template("qwen3", spec, thinking=False)
+    turns = [Message("user", "a"), Message("assistant", "<think>\nr\n</think>\n\n1")]
+    prompt = template.render_prompt(turns[:1])
+    text, marked = template.render_dialogue(turns)
+    assert prompt.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n") and text.startswith(prompt)
+    assert [text[a:b] for a, b in marked] == ["1<|im_end|>"]
+
+
+@pytest.mark.parametrize("prompt_type", [HF, "chatml"])
+def test_thinking_off_is_refused_where_it_means_nothing(prompt_type: str, spec: TokenizerSpec) -> None:
+    with pytest.raises(UserError, match="--thinking off has no effect with this --prompt-type"):
+        load_template(prompt_type, spec, thinking=False)
+
+
+@pytest.mark.parametrize("prompt_type", [name for name in template_names() if name != HF])
 def test_there_is_exactly_one_bos(prompt_type: str, bos_spec: TokenizerSpec) -> None:
     bos = TextEncoder(bos_spec).token_id("<|begin_of_text|>")
-    ids = TextEncoder(bos_spec).encode([load_template(prompt_type, bos_spec).render_prompt([Message("user", "Hi")])])[0]
+    prompt = load_template(prompt_type, bos_spec).render_prompt([Message("user", "Hi")])
+    ids = TextEncoder(bos_spec).encode([prompt])[0].tolist()
     assert ids[0] == bos and ids.count(bos) == 1
 
 
@@ -98,7 +152,7 @@ def test_chatml_has_one_bos_where_the_tokenizer_adds_one_and_none_elsewhere(
 
 def test_a_chat_template_that_starts_with_bos_gets_no_second_one(bos_spec: TokenizerSpec) -> None:
     own = replace(bos_spec, chat_template="{{ bos_token }}{{ messages[0].content }}<|eot_id|>")
-    ids = TextEncoder(own).encode([load_template(HF, own).render_prompt([Message("user", "Hi")])])[0]
+    ids = TextEncoder(own).encode([load_template(HF, own).render_prompt([Message("user", "Hi")])])[0].tolist()
     assert ids.count(TextEncoder(own).token_id("<|begin_of_text|>")) == 1
 
 
@@ -125,7 +179,7 @@ def test_a_refusal_of_the_chat_template_is_passed_on(spec: TokenizerSpec) -> Non
 
 def test_the_default_prompt_type_is_the_tokenizers_own(spec: TokenizerSpec, bos_spec: TokenizerSpec) -> None:
     assert resolve_prompt_type(None, spec) == HF
-    with pytest.raises(UserError, match="no chat template; choose --prompt-type from chatml, empty, llama3, qwen"):
+    with pytest.raises(UserError, match="no chat template; choose --prompt-type from alpaca, .*, yi"):
         resolve_prompt_type(None, bos_spec)
     with pytest.raises(UserError, match="no chat template"):
         resolve_prompt_type(HF, bos_spec)

@@ -1,0 +1,64 @@
+"""Texts to ids, in bulk, with marked ranges of characters followed to the tokens they became."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from mindllm.data.engines import Engine, build_engine
+from mindllm.data.messages import Rendered
+from mindllm.data.tokenizer import TokenizerSpec
+
+IGNORED = -100  # label of a token that is not trained
+
+
+class Tokenized(NamedTuple):
+    """A text's ids, int32 [length], and its marked ranges as (start, end) token positions."""
+
+    ids: np.ndarray
+    marked: list[tuple[int, int]]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Its ids where they are marked and -100 elsewhere; a label stands at its own token (not shifted)."""
+        labels = np.full(len(self.ids), IGNORED, dtype=np.int32)
+        for start, end in self.marked:
+            labels[start:end] = self.ids[start:end]
+        return labels
+
+
+class TextEncoder:
+    """Text to ids, exactly as the tokenizer's own `encode(text, add_special_tokens=False)`."""
+
+    def __init__(self, spec: TokenizerSpec) -> None:
+        self._engine: Engine = build_engine(spec)
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, int32 [length]."""
+        return self._engine.encode(texts)
+
+    def encode_marked(self, texts: Sequence[Rendered]) -> list[Tokenized]:
+        """Each text encoded whole; a token is marked when it begins in a marked range."""
+        borders = [[border for span in text.marked for border in span] for text in texts]
+        encoded = self._engine.encode_with_borders([text.text for text in texts], borders)
+        return [Tokenized(ids, list(zip(found[::2], found[1::2], strict=True))) for ids, found in encoded]
+
+    def encode_split(self, texts: Sequence[Rendered]) -> list[Tokenized]:
+        """Each marked range, and each stretch between two, encoded on its own."""
+        pieces = []
+        for text, marked in texts:
+            borders = [0, *(border for span in marked for border in span), len(text)]
+            pieces += [text[start:end] for start, end in pairwise(borders)]
+        encoded = iter(self._engine.encode(pieces))
+        tokenized = []
+        for _, marked in texts:
+            parts = [next(encoded) for _ in range(2 * len(marked) + 1)]
+            borders = np.cumsum([0, *map(len, parts)]).tolist()
+            spans = list(zip(borders[1:-1:2], borders[2:-1:2], strict=True))
+            tokenized.append(Tokenized(np.concatenate(parts), spans))
+        return tokenized
+
+    def token_id(self, token: str) -> int | None:
+        """Id of a token, or None when the vocabulary lacks it."""
+        return self._engine.token_id(token)

@@ -1,0 +1,241 @@
+"""Flags of preprocess_data.py."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mindllm.data.handlers import handler_names
+from mindllm.data.options import PreprocessOptions
+from mindllm.data.order import OrderOptions
+from mindllm.data.templates import template_names
+from mindllm.errors import UserError, did_you_mean
+
+_EXAMPLE = """example:
+  python preprocess_data.py --input train.jsonl --output-prefix data/train \\
+    --handler-name PPOAlpacaStyleInstructionHandler --tokenizer-name-or-path models/qwen \\
+    --map-keys '{"prompt": "question"}' --seq-length 512
+"""
+_HF, _SENTENCEPIECE = "PretrainedFromHF", "GPTSentencePieceTokenizer"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; --help lists all flags")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser, with every flag that has an effect and no other."""
+    parser = _Parser(
+        prog="preprocess_data.py",
+        description="Turn json, jsonl, csv, txt (also .gz, .zst), parquet and arrow files into Megatron indexed files.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_data_flags(parser)
+    _add_order_flags(parser)
+    _add_text_flags(parser)
+    _add_length_flags(parser)
+    _add_speed_flags(parser)
+    return parser
+
+
+def _add_data_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data")
+    group.add_argument(
+        "--input", nargs="+", required=True, help="files, globs, directories, or directories that datasets saved"
+    )
+    group.add_argument("--output-prefix", required=True, type=Path, help="outputs are PREFIX_{key}_document.bin, ...")
+    group.add_argument("--overwrite", action="store_true", help="replace data already under the prefix")
+    group.add_argument("--handler-name", required=True, help=", ".join(handler_names()))
+    group.add_argument("--handler-file", help="python file of your own that registers the handler")
+    group.add_argument(
+        "--map-keys",
+        type=_mapping,
+        metavar="JSON",
+        help='your column for each role (docs/data.md): \'{"prompt": "question"}\'; replaces the defaults',
+    )
+    group.add_argument(
+        "--dataset-additional-keys",
+        nargs="+",
+        metavar="COLUMN",
+        help="RL: the columns kept for rewards (default: all; with R1 handlers labels, the answer)",
+    )
+    group.add_argument(
+        "--on-bad-row", choices=["error", "skip"], default="error", help="rows that cannot be read (default: error)"
+    )
+    group.add_argument(
+        "--preview", type=_positive, metavar="N", help="show how the first N rows turn out, write nothing"
+    )
+
+
+def _add_order_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which rows, in which order")
+    group.add_argument("--max-samples", type=_positive, help="at most so many rows (of the shuffled ones, if shuffled)")
+    group.add_argument("--shuffle", action="store_true", help="write rows in an order drawn with --seed")
+    group.add_argument("--seed", type=int, default=0, help="of --shuffle and the interleaving strategies (default: 0)")
+    group.add_argument(
+        "--split", type=_numbers, metavar="98,1,1", help="weights of PREFIX_train, PREFIX_valid and PREFIX_test"
+    )
+    group.add_argument(
+        "--mix-strategy",
+        choices=["concat", "interleave_under", "interleave_over"],
+        default="concat",
+        help="several inputs one after the other, or drawn in turn until the first (under) or the last (over) has run "
+        "out (default: concat)",
+    )
+    group.add_argument(
+        "--interleave-probs", type=_numbers, metavar="P,P,...", help="one for each input (default: equal)"
+    )
+
+
+def _add_text_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("text to tokens")
+    group.add_argument("--tokenizer-type", default=_HF, choices=[_HF, _SENTENCEPIECE])
+    group.add_argument("--tokenizer-name-or-path", type=Path, help="local Hugging Face directory")
+    group.add_argument("--tokenizer-model", type=Path, help=f"sentencepiece model, with {_SENTENCEPIECE}")
+    group.add_argument(
+        "--prompt-type", help=f"{', '.join(template_names())} or a template file (default: hf, if there is one)"
+    )
+    group.add_argument(
+        "--thinking",
+        choices=["on", "off"],
+        help="qwen3 and some chat templates: answers open with their reasoning, or with an empty one (default: on)",
+    )
+    group.add_argument(
+        "--train-on-history",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="SFT: train all answers, or the last one only (default: all)",
+    )
+    group.add_argument(
+        "--append-eod", action="store_const", const=True, help="pretraining: the EOS token after every document"
+    )
+    group.add_argument("--placeholder-token", help="process rewards: what ends a step")
+    group.add_argument("--reward-tokens", nargs="+", metavar="TOKEN", help="process rewards: how steps are judged")
+
+
+def _add_length_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("length")
+    group.add_argument("--seq-length", type=_positive, help="most tokens of a prompt (RL), a sample, or a packed row")
+    group.add_argument(
+        "--prompt-overlong",
+        choices=["drop", "left", "error"],
+        help="RL: what to do with longer prompts (default: drop)",
+    )
+    group.add_argument(
+        "--overlong", choices=["drop", "truncate", "error"], help="what to do with longer samples (default: drop)"
+    )
+    packing = group.add_mutually_exclusive_group()
+    packing.add_argument(
+        "--pack", action="store_const", const="pack", help="SFT: several samples in each row of --seq-length tokens"
+    )
+    packing.add_argument(
+        "--neat-pack", dest="pack", action="store_const", const="neat", help="the same, with their boundaries kept"
+    )
+
+
+def _add_speed_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("speed and size")
+    group.add_argument("--workers", type=_positive, default=1, help="processes that encode (default: 1)")
+    group.add_argument(
+        "--n-subs",
+        type=_positive,
+        help="parts that workers read, encode and write on their own before they are joined (default: one for one "
+        "worker, else eight for each, where inputs can be read from the middle)",
+    )
+    group.add_argument(
+        "--engine",
+        choices=["auto", "tokenizers", "tiktoken"],
+        default="auto",
+        help="library that encodes; auto takes tiktoken for many rows where it is installed and gives the same ids",
+    )
+    group.add_argument(
+        "--log-interval", type=_positive, default=1000, help="documents between progress lines (default: 1000)"
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, found {value}")
+    return value
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be numbers with commas between, found {text}") from error
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not valid JSON ({error}): {text}") from error
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"must be an object from names to column names, found {text}")
+    return found
+
+
+def parse(argv: Sequence[str]) -> tuple[PreprocessOptions, int | None]:
+    """Parse a command line: the options of the run, and how many rows are to be previewed instead.
+
+    Raises:
+        UserError: an unknown flag or a bad value.
+    """
+    parser = build_parser()
+    found, unknown = parser.parse_known_args(argv)
+    for flag in unknown:
+        flags = [option for action in parser._actions for option in action.option_strings]
+        raise UserError(f"unknown argument {flag}; --help lists all{did_you_mean(flag.split('=')[0], flags)}")
+    order = OrderOptions(
+        found.max_samples, found.shuffle, found.seed, found.split, found.mix_strategy, found.interleave_probs
+    )
+    if found.seed and not found.shuffle and found.mix_strategy == "concat":
+        raise UserError("--seed has no effect without --shuffle or an interleaving --mix-strategy")
+    options = PreprocessOptions(
+        inputs=found.input,
+        output_prefix=found.output_prefix,
+        tokenizer=_tokenizer(found),
+        handler=found.handler_name,
+        prompt_type=found.prompt_type,
+        map_keys=found.map_keys,
+        seq_length=found.seq_length,
+        prompt_overlong=found.prompt_overlong,
+        overlong=found.overlong,
+        train_on_history=found.train_on_history,
+        thinking=None if found.thinking is None else found.thinking == "on",
+        append_eod=found.append_eod,
+        dataset_additional_keys=_tuple(found.dataset_additional_keys),
+        placeholder_token=found.placeholder_token,
+        reward_tokens=_tuple(found.reward_tokens),
+        pack=found.pack,
+        on_bad_row=found.on_bad_row,
+        handler_file=found.handler_file,
+        order=order,
+        engine=found.engine,
+        workers=found.workers,
+        n_subs=found.n_subs,
+        log_interval=found.log_interval,
+        overwrite=found.overwrite,
+    )
+    return options, found.preview
+
+
+def _tokenizer(found: argparse.Namespace) -> Path:
+    given = {"--tokenizer-name-or-path": found.tokenizer_name_or_path, "--tokenizer-model": found.tokenizer_model}
+    wanted = "--tokenizer-model" if found.tokenizer_type == _SENTENCEPIECE else "--tokenizer-name-or-path"
+    for flag, value in given.items():
+        if value is not None and flag != wanted:
+            raise UserError(f"{flag} has no effect with --tokenizer-type {found.tokenizer_type}; use {wanted}")
+    if given[wanted] is None:
+        raise UserError(f"the following arguments are required: {wanted}; --help lists all flags")
+    return Path(given[wanted])
+
+
+def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
+    return None if values is None else tuple(values)

@@ -1,0 +1,69 @@
+"""KTO: a prompt, one completion, and whether it is wanted."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindllm.data.encoding import Tokenized
+from mindllm.data.handlers.base import DropRow, Handler, HandlerOptions, Sample, register_handler
+from mindllm.data.handlers.cells import mapped, required_text, text_cell
+from mindllm.data.handlers.limits import fit_dialogue
+from mindllm.data.messages import Message, Rendered, Tools
+from mindllm.data.rows import Row
+
+_ROLES = ("prompt", "completion", "label", "system")
+
+
+class JudgedRows:
+    """Rows with `prompt`, `completion`, `label` (true = wanted), and `system` if there."""
+
+    def __init__(self, options: HandlerOptions) -> None:
+        given = options.map_keys
+        must = ("prompt", "completion", "label")
+        self._columns = {role: role for role in _ROLES} if given is None else mapped(given, _ROLES, must)
+        self.required = [name for role in must if (name := self._columns[role])]
+
+    def tools(self, row: Row) -> Tools:
+        """None; see `RowShape.tools`."""
+        return ()
+
+    def dialogue(self, row: Row) -> list[Message]:
+        """See `DialogueShape.dialogue`."""
+        system = text_cell(row, self._columns["system"], "system")
+        messages = [Message("system", system)] if system else []
+        messages.append(Message("user", required_text(row, self._columns["prompt"], "prompt")))
+        return [*messages, Message("assistant", required_text(row, self._columns["completion"], "completion"))]
+
+    def is_wanted(self, row: Row) -> bool:
+        """The row's label. Raises DropRow when it is neither true nor false (nor 1 nor 0)."""
+        label = row.values.get(self._columns["label"] or "")
+        if label is None:
+            raise DropRow("null_label")
+        if label not in (True, False):
+            raise DropRow("label_not_a_boolean")
+        return bool(label)
+
+
+@register_handler
+class KTOHandler(Handler):
+    """Completions for KTO; `kto_tag` holds one number for each sample, 1 = wanted."""
+
+    keys = ("input_ids", "labels", "kto_tag")
+    options_used = frozenset({"overlong", "thinking"})
+    shape: JudgedRows
+
+    @classmethod
+    def make_shape(cls, options: HandlerOptions) -> JudgedRows:
+        """See `Handler.make_shape`."""
+        return JudgedRows(options)
+
+    def render(self, row: Row) -> list[Rendered]:
+        """See `Handler.render`."""
+        return [self.template.render_dialogue(self.shape.dialogue(row))]
+
+    def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
+        """See `Handler.finish`."""
+        tag = np.array([self.shape.is_wanted(row)], dtype=np.int32)
+        fitted = fit_dialogue(texts[0], self.options, changed)
+        return Sample({"input_ids": fitted.ids, "labels": fitted.labels, "kto_tag": tag})

@@ -1,0 +1,90 @@
+"""Plain text for pretraining: one document a row, nothing masked."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindllm.data.encoding import Tokenized
+from mindllm.data.handlers.alpaca import AlpacaRows
+from mindllm.data.handlers.base import Handler, HandlerOptions, Sample, register_handler
+from mindllm.data.handlers.cells import mapped, required_text
+from mindllm.data.messages import Rendered, Tools
+from mindllm.data.rows import Row
+from mindllm.data.tokenizer import TokenizerSpec
+from mindllm.errors import UserError
+
+
+class TextRows:
+    """Rows with a column of text."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self.required = [column]
+
+    def tools(self, row: Row) -> Tools:
+        """None; see `RowShape.tools`."""
+        return ()
+
+    def text(self, row: Row) -> str:
+        """The row's text. Raises DropRow when there is none."""
+        return required_text(row, self._column, "text")
+
+
+class TextHandler(Handler):
+    """Documents as ids, with the EOS after each under --append-eod; subclasses say what a row's text is."""
+
+    keys = ("text",)
+
+    def __init__(self, options: HandlerOptions, spec: TokenizerSpec) -> None:
+        super().__init__(options, spec)
+        eos_id = self.encoder.token_id(spec.eos) if spec.eos else None
+        if options.append_eod and eos_id is None:
+            raise UserError(f"--append-eod: the tokenizer in {spec.path} has no EOS token")
+        self._end = np.array([eos_id] if options.append_eod else [], dtype=np.int32)
+
+    def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
+        """See `Handler.finish`."""
+        return Sample({"text": np.concatenate([texts[0].ids, self._end])})
+
+
+@register_handler
+class GeneralPretrainHandler(TextHandler):
+    """A column of text (default: `text`), with the BOS where the tokenizer puts one before plain text."""
+
+    options_used = frozenset({"append_eod"})
+    uses_template = False
+    shape: TextRows
+
+    def __init__(self, options: HandlerOptions, spec: TokenizerSpec) -> None:
+        super().__init__(options, spec)
+        self._begin = spec.bos or "" if spec.adds_bos else ""
+
+    @classmethod
+    def make_shape(cls, options: HandlerOptions) -> TextRows:
+        """See `Handler.make_shape`."""
+        columns = mapped(options.map_keys, ("text",), ("text",)) if options.map_keys is not None else {"text": "text"}
+        return TextRows(columns["text"] or "text")
+
+    def render(self, row: Row) -> list[Rendered]:
+        """See `Handler.render`."""
+        text = self.shape.text(row)
+        # Exactly one BOS, also where the text brings its own.
+        return [Rendered(text if self._begin and text.startswith(self._begin) else self._begin + text, [])]
+
+
+@register_handler
+class AlpacaPretrainHandler(TextHandler):
+    """Alpaca dialogues as plain documents, templated."""
+
+    options_used = frozenset({"append_eod", "thinking"})
+    shape: AlpacaRows
+
+    @classmethod
+    def make_shape(cls, options: HandlerOptions) -> AlpacaRows:
+        """See `Handler.make_shape`."""
+        return AlpacaRows.for_dialogues(options.map_keys)
+
+    def render(self, row: Row) -> list[Rendered]:
+        """See `Handler.render`."""
+        return [Rendered(self.template.render_dialogue(self.shape.dialogue(row)).text, [])]

