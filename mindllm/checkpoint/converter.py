@@ -5,7 +5,7 @@ Imports torch inside the functions, so that the command line answers quickly.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,10 @@ from mindllm.checkpoint.info import (
     write_checkpoint_info,
 )
 from mindllm.checkpoint.options import Options
+from mindllm.checkpoint.rank_layout import RankLayout, plan_stages, rank_files
 from mindllm.checkpoint.staging import committed_directory
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture, family_of, load_architecture
+from mindllm.models.families import Architecture, family_of, fp8_block, load_architecture, read_config
 
 if TYPE_CHECKING:
     from mindllm.checkpoint.recipe import Recipe, Source, Target
@@ -87,8 +88,8 @@ def convert(
         scalar_head=head != "lm",
         tie_embeddings=found.architecture.tie_embeddings and head == "lm",
     )
-    check_layout(architecture, options.tensor_parallel_size, options.pipeline_parallel_size)
-    multiple = options.make_vocab_size_divisible_by
+    layout = _target_layout(architecture, options)
+    multiple = options.make_vocab_size_divisible_by * (layout.tensor if options.ckpt_format == "torch" else 1)
     recipe = make_recipe(architecture, -(-architecture.vocab_size // multiple) * multiple, options.params_dtype)
     with _open_source(found, architecture, options) as source:
         sizes = recipe.stored_bytes(source)
@@ -96,12 +97,12 @@ def convert(
         report(_plan(architecture, dtype, found.directory, save_dir, sizes))
         with committed_directory(Path(save_dir), sum(sizes) + _SLACK_BYTES) as staged:
             place = _make_place(staged, options)
-            transfer(source, target := _open_target(place, source, recipe, options), recipe)
+            transfer(source, target := _open_target(place, source, recipe, layout, options), recipe)
             target.finish()
-            if options.verify:
-                _verify(source, place, recipe, options)
             hf_dir = place if options.save_model_type == "hf" else place / "hf"
             copy_hf_files(found.hf_dir, hf_dir, dtype)
+            if options.verify:
+                _verify(source, place, hf_dir, recipe, options)
             if architecture.scalar_head and not found.architecture.scalar_head:
                 report(restate_head(hf_dir))
             if options.save_model_type == "mcore":
@@ -131,7 +132,7 @@ def _inspect(load_dir: str | Path, options: Options) -> _Input:
 @contextmanager
 def _open_source(found: _Input, result: Architecture, options: Options) -> Iterator["Source"]:
     """Yield the source's tensors as those of ``result``, with a new head where there was none."""
-    with _open_checkpoint(found.model_type, found.directory, found.architecture) as source:
+    with _open_checkpoint(found.model_type, found.directory, found.hf_dir, found.architecture) as source:
         if result.scalar_head and not found.architecture.scalar_head:
             yield NewHeadSource(source, found.architecture, options.head_init, options.seed)
         else:
@@ -139,10 +140,11 @@ def _open_source(found: _Input, result: Architecture, options: Options) -> Itera
 
 
 @contextmanager
-def _open_checkpoint(model_type: str, directory: Path, architecture: Architecture) -> Iterator["Source"]:
+def _open_checkpoint(model_type: str, directory: Path, hf_dir: Path, architecture: Architecture) -> Iterator["Source"]:
     """Yield the tensors of ``architecture`` in ``directory``, after checking that they are all there."""
     from mindllm.checkpoint.dist_side import DistSource
     from mindllm.checkpoint.hf_side import HfSource
+    from mindllm.checkpoint.rank_side import RankSource
     from mindllm.checkpoint.recipe import ordered_weights
     from mindllm.checkpoint.safetensors_io import SafetensorsReader
     from mindllm.checkpoint.torch_dist import TorchDistReader
@@ -150,10 +152,13 @@ def _open_checkpoint(model_type: str, directory: Path, architecture: Architectur
     weights = ordered_weights(architecture)
     if model_type == "hf":
         with SafetensorsReader(directory) as files:
-            yield HfSource(files, architecture, weights)
+            yield HfSource(files, architecture, weights, fp8_block(read_config(hf_dir)))
+    elif rank_files(directory):
+        with closing(RankSource(directory, architecture, weights)) as ranks:
+            yield ranks
     else:
         with TorchDistReader(directory) as chunks:
-            yield DistSource(chunks, architecture, weights)
+            yield DistSource(chunks, weights)
 
 
 def _make_place(staged: Path, options: Options) -> Path:
@@ -165,20 +170,34 @@ def _make_place(staged: Path, options: Options) -> Path:
     return place
 
 
-def _open_target(place: Path, source: "Source", recipe: "Recipe", options: Options) -> "Target":
+def _target_layout(architecture: Architecture, options: Options) -> RankLayout:
+    """Return the layout the result is meant for, checked. Raises UserError with the numbers that do not fit."""
+    tensor, pipeline = options.tensor_parallel_size or 1, options.pipeline_parallel_size or 1
+    expert = options.expert_parallel_size or 1
+    check_layout(architecture, tensor, None if options.num_layer_list else pipeline, expert)
+    stages = plan_stages(
+        architecture.num_layers, pipeline, options.num_layers_per_virtual_pipeline_stage, options.num_layer_list
+    )
+    return RankLayout(tensor, expert, stages)
+
+
+def _open_target(place: Path, source: "Source", recipe: "Recipe", layout: RankLayout, options: Options) -> "Target":
     from mindllm.checkpoint.dist_side import DistTarget
     from mindllm.checkpoint.hf_side import HfTarget
+    from mindllm.checkpoint.rank_side import RankTarget
 
     if options.save_model_type == "hf":
         return HfTarget(place, recipe, source, options.max_shard_bytes)
+    if options.ckpt_format == "torch":
+        return RankTarget(place, recipe, layout, _ITERATION)
     return DistTarget(place, recipe, _ITERATION)
 
 
-def _verify(source: "Source", place: Path, recipe: "Recipe", options: Options) -> None:
+def _verify(source: "Source", place: Path, hf_dir: Path, recipe: "Recipe", options: Options) -> None:
     """Read everything back. Raises UserError for a tensor that differs from its source or holds NaN or infinity."""
     from mindllm.checkpoint.recipe import same_bits
 
-    with _open_checkpoint(options.save_model_type, place, recipe.architecture) as result:
+    with _open_checkpoint(options.save_model_type, place, hf_dir, recipe.architecture) as result:
         for weight in recipe.weights:
             wanted = recipe.produce(source, weight)
             if not same_bits(result.read(weight), wanted):
@@ -194,6 +213,7 @@ def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: H
         "mindllm": __version__,
         "target_tensor_parallel_size": options.tensor_parallel_size,
         "target_pipeline_parallel_size": options.pipeline_parallel_size,
+        "ckpt_format": options.ckpt_format,
     }
     write_checkpoint_info(
         iteration_dir(staged, _ITERATION),
@@ -207,16 +227,29 @@ def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: H
 
 
 def check_layout(
-    architecture: Architecture, tensor_parallel_size: int | None, pipeline_parallel_size: int | None
+    architecture: Architecture,
+    tensor_parallel_size: int | None,
+    pipeline_parallel_size: int | None,
+    expert_parallel_size: int | None = None,
 ) -> None:
-    """Check that the model can be split this way. Raises UserError with the numbers and the nearest valid choices."""
+    """Check that the model can be split this way. Raises UserError with the numbers and the nearest valid choices.
+
+    As in megatron-core, more tensor-parallel ranks than query groups share a group if they are a multiple.
+    """
+    groups = architecture.num_query_groups
     tensor_dimensions = {
         "num_attention_heads": architecture.num_attention_heads,
-        "num_key_value_heads": architecture.num_query_groups,
         "intermediate_size": architecture.ffn_hidden_size,
     }
+    if tensor_parallel_size is None or tensor_parallel_size % groups:
+        tensor_dimensions["num_key_value_heads"] = groups
+    moe = architecture.moe
+    if moe is not None:
+        tensor_dimensions["size of an expert"] = moe.ffn_hidden_size
+        tensor_dimensions["size of the shared experts"] = moe.shared_ffn_hidden_size or moe.ffn_hidden_size
     _check_divides("target-tensor-parallel-size", tensor_parallel_size, tensor_dimensions)
     _check_divides("target-pipeline-parallel-size", pipeline_parallel_size, {"num_layers": architecture.num_layers})
+    _check_divides("target-expert-parallel-size", expert_parallel_size, {"experts": moe.num_experts if moe else 1})
 
 
 def _check_divides(name: str, size: int | None, dimensions: dict[str, int]) -> None:

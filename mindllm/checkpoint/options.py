@@ -15,8 +15,11 @@ class Options:
 
     ``family`` is checked against ``config.json`` when given. Weights keep their dtype unless ``params_dtype`` names
     another. The vocabulary of an mcore result is padded with zero rows to a multiple of
-    ``make_vocab_size_divisible_by``. Without ``head`` the result has the source's; a new head is ``head_init`` by
-    ``seed``. A shard of a Hugging Face result holds at most ``max_shard_bytes``, unless one tensor is larger.
+    ``make_vocab_size_divisible_by``, times the tensor-parallel size in the format ``torch``, which has a file per rank.
+    Files of ``torch_dist`` do not depend on parallel sizes, which are only checked and recorded. ``with_optimizer``
+    keeps the optimizer of a torch_dist source. Without ``head`` the result has the source's; a new head is
+    ``head_init`` by ``seed``. A shard of a Hugging Face result holds at most ``max_shard_bytes``, unless one tensor is
+    larger.
     """
 
     load_model_type: ModelType
@@ -27,6 +30,11 @@ class Options:
     make_vocab_size_divisible_by: int = 1
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
+    expert_parallel_size: int | None = None
+    num_layers_per_virtual_pipeline_stage: int | None = None
+    num_layer_list: tuple[int, ...] | None = None
+    ckpt_format: Literal["torch_dist", "torch"] = "torch_dist"
+    with_optimizer: bool = False
     head: Head | None = None
     head_init: HeadInit = "normal"
     seed: int = 0

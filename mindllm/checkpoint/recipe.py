@@ -42,7 +42,7 @@ class Target(Protocol):
 class Recipe:
     """The weights to convert, in order; ``num_vocab_rows`` is the padded vocabulary of the mcore side.
 
-    ``dtype`` is that of the result; None keeps every tensor's own.
+    ``dtype`` is that of the result; None keeps every tensor's own, and some weights always keep it.
     """
 
     architecture: Architecture
@@ -52,12 +52,12 @@ class Recipe:
 
     def dtype_of(self, source: Source, weight: Weight) -> torch.dtype:
         """Return the dtype that ``weight`` has in the result."""
-        return self.dtype or source.dtype(weight)
+        return source.dtype(weight) if weight.keeps_dtype or self.dtype is None else self.dtype
 
     def produce(self, source: Source, weight: Weight) -> torch.Tensor:
         """Return ``weight`` in the dtype of the result."""
         tensor = source.read(weight)
-        return tensor if self.dtype is None else tensor.to(self.dtype)
+        return tensor.to(self.dtype_of(source, weight))
 
     def stored_dtype(self, source: Source) -> torch.dtype:
         """Return the dtype that the result's config should state: that of its embedding."""

@@ -31,6 +31,7 @@ _DTYPES = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
