@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from mindllm.checkpoint.converter import convert
 from mindllm.checkpoint.head import HEADS
@@ -17,20 +18,23 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser; unset options are None, so that one without effect can be refused."""
     parser = argparse.ArgumentParser(
         prog="convert_ckpt.py",
-        description="Convert a model between Hugging Face safetensors and megatron-core torch_dist, bit for bit.",
+        description="Convert a model between Hugging Face safetensors and megatron-core checkpoints, bit for bit.",
     )
     parser.add_argument("--load-model-type", choices=("hf", "mcore"), required=True)
     parser.add_argument("--save-model-type", choices=("hf", "mcore"), required=True)
     parser.add_argument("--load-dir", required=True, help="HF model directory, or a directory with iter_* in it")
     parser.add_argument("--save-dir", required=True, help="new directory; it appears only when complete")
     parser.add_argument(
-        "--model-type-hf", default="auto", help="family to expect (llama, qwen2, qwen3; auto = as config.json says)"
+        "--model-type-hf", default="auto", help="family to expect, by its model_type (auto = as config.json says)"
     )
     parser.add_argument(
         "--params-dtype",
         choices=("float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
         help="dtype of the result (default: that of the source)",
     )
+    parser.add_argument("--lora-load", type=Path, metavar="DIR", help="PEFT adapter to merge into the weights")
+    parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="processes that read and write (1)")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, write nothing")
     parser.add_argument("--verify", action="store_true", help="read the result back and compare; refuse NaN")
     head = parser.add_argument_group("scalar head of a reward model or critic")
     head.add_argument("--head", choices=HEADS, help="(default: the source's; a reward head for ...ForSequence...)")
@@ -127,7 +131,10 @@ def _convert(options: argparse.Namespace) -> None:
         head_init=options.head_init or "normal",
         seed=options.seed or 0,
         max_shard_bytes=options.max_shard_size or DEFAULT_MAX_SHARD_BYTES,
+        lora_load=options.lora_load,
+        workers=options.workers,
         verify=options.verify,
+        dry_run=options.dry_run,
     )
     convert(options.load_dir, options.save_dir, settings, _print)
 

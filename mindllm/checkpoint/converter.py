@@ -23,12 +23,13 @@ from mindllm.checkpoint.options import Options
 from mindllm.checkpoint.rank_layout import RankLayout, plan_stages, rank_files
 from mindllm.checkpoint.staging import committed_directory
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture, family_of, fp8_block, load_architecture, read_config
+from mindllm.models.families import Architecture, Weight, family_of, fp8_block, load_architecture, read_config
 
 if TYPE_CHECKING:
     from mindllm.checkpoint.recipe import Recipe, Source, Target
 
 _ITERATION = 1  # of a converted model
+_BYTES_PER_S = 300e6  # read and written by one process on a laptop's disk; a rough guess for the plan
 _SLACK_BYTES = 64 * 2**20  # headers, tokenizer files
 
 
@@ -79,7 +80,7 @@ def convert(
 
     ``report`` receives the plan and the result, a line at a time. Raises UserError; then nothing is at ``save_dir``.
     """
-    from mindllm.checkpoint.recipe import make_recipe, name_of, transfer
+    from mindllm.checkpoint.recipe import make_recipe, name_of
 
     found = _inspect(load_dir, options)
     head = choose_head(found.head, options.head)
@@ -94,21 +95,81 @@ def convert(
     with _open_source(found, architecture, options) as source:
         sizes = recipe.stored_bytes(source)
         dtype = name_of(recipe.stored_dtype(source))
-        report(_plan(architecture, dtype, found.directory, save_dir, sizes))
+        report(_plan(recipe, dtype, found, save_dir, sizes, options))
+        if options.dry_run:
+            report("dry run: nothing was written")
+            return Path(save_dir)
         with committed_directory(Path(save_dir), sum(sizes) + _SLACK_BYTES) as staged:
             place = _make_place(staged, options)
-            transfer(source, target := _open_target(place, source, recipe, layout, options), recipe)
-            target.finish()
-            hf_dir = place if options.save_model_type == "hf" else place / "hf"
-            copy_hf_files(found.hf_dir, hf_dir, dtype)
+            job = _Job(found, recipe, options, place)
+            job.write(source, _open_target(place, source, recipe, layout, options))
+            copy_hf_files(found.hf_dir, job.hf_dir, dtype)
             if options.verify:
-                _verify(source, place, hf_dir, recipe, options)
+                job.verify(source)
             if architecture.scalar_head and not found.architecture.scalar_head:
-                report(restate_head(hf_dir))
+                report(restate_head(job.hf_dir))
             if options.save_model_type == "mcore":
                 _describe(staged, found, recipe, dtype, head, options)
     report(f"wrote {save_dir}" + (", read back and equal" if options.verify else ""))
     return Path(save_dir) if options.save_model_type == "hf" else iteration_dir(save_dir, _ITERATION)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """The tensors of one conversion, by one process or several."""
+
+    found: _Input
+    recipe: "Recipe"
+    options: Options
+    place: Path
+
+    @property
+    def hf_dir(self) -> Path:
+        """Return where the result's ``config.json`` and tokenizer lie."""
+        return self.place if self.options.save_model_type == "hf" else self.place / "hf"
+
+    def write(self, source: "Source", target: "Target") -> None:
+        """Write every weight, and what makes the result readable."""
+        from mindllm.checkpoint.recipe import transfer
+        from mindllm.checkpoint.workers import run_shares
+
+        def write_share(worker: int) -> Any:
+            weights = target.share(worker, self.options.workers)
+            with _open_source(self.found, self.recipe.architecture, self.options) as own_source:
+                transfer(own_source, target, self.recipe, weights)
+            return target.end_share()
+
+        if self.options.workers == 1:
+            transfer(source, target, self.recipe, self.recipe.weights)
+        else:
+            target.merge(run_shares(self.options.workers, write_share))
+        target.finish()
+
+    def verify(self, source: "Source") -> None:
+        """Read everything back. Raises UserError for a tensor that differs from its source or has NaN or infinity."""
+        from mindllm.checkpoint.recipe import share_of
+        from mindllm.checkpoint.workers import run_shares
+
+        def verify_share(worker: int) -> None:
+            with _open_source(self.found, self.recipe.architecture, self.options) as own_source:
+                self._compare(own_source, share_of(self.recipe.weights, worker, self.options.workers))
+
+        if self.options.workers == 1:
+            self._compare(source, self.recipe.weights)
+        else:
+            run_shares(self.options.workers, verify_share)
+
+    def _compare(self, source: "Source", weights: Sequence[Weight]) -> None:
+        from mindllm.checkpoint.recipe import same_bits
+
+        model_type, architecture = self.options.save_model_type, self.recipe.architecture
+        with _open_checkpoint(model_type, self.place, self.hf_dir, architecture) as result:
+            for weight in weights:
+                wanted = self.recipe.produce(source, weight)
+                if not same_bits(result.read(weight), wanted):
+                    raise UserError(f"verify: {result.origin(weight)} (layer {weight.layer}) was not written correctly")
+                if not wanted.isfinite().all():
+                    raise UserError(f"verify: {source.origin(weight)} in {source.directory} holds NaN or infinity")
 
 
 def _inspect(load_dir: str | Path, options: Options) -> _Input:
@@ -131,12 +192,26 @@ def _inspect(load_dir: str | Path, options: Options) -> _Input:
 
 @contextmanager
 def _open_source(found: _Input, result: Architecture, options: Options) -> Iterator["Source"]:
-    """Yield the source's tensors as those of ``result``, with a new head where there was none."""
+    """Yield the source's tensors as those of ``result``: adapted, and with a new head where there was none."""
     with _open_checkpoint(found.model_type, found.directory, found.hf_dir, found.architecture) as source:
-        if result.scalar_head and not found.architecture.scalar_head:
-            yield NewHeadSource(source, found.architecture, options.head_init, options.seed)
-        else:
-            yield source
+        with _adapted(source, found.architecture, options) as adapted:
+            if result.scalar_head and not found.architecture.scalar_head:
+                yield NewHeadSource(adapted, found.architecture, options.head_init, options.seed)
+            else:
+                yield adapted
+
+
+@contextmanager
+def _adapted(source: "Source", architecture: Architecture, options: Options) -> Iterator["Source"]:
+    """Yield the source with the adapter merged into it, if there is one."""
+    if options.lora_load is None:
+        yield source
+        return
+    from mindllm.checkpoint.lora import AdaptedSource, Adapter
+    from mindllm.checkpoint.recipe import ordered_weights
+
+    with closing(Adapter(options.lora_load, ordered_weights(architecture))) as adapter:
+        yield AdaptedSource(source, adapter, architecture)
 
 
 @contextmanager
@@ -193,19 +268,6 @@ def _open_target(place: Path, source: "Source", recipe: "Recipe", layout: RankLa
     return DistTarget(place, recipe, _ITERATION)
 
 
-def _verify(source: "Source", place: Path, hf_dir: Path, recipe: "Recipe", options: Options) -> None:
-    """Read everything back. Raises UserError for a tensor that differs from its source or holds NaN or infinity."""
-    from mindllm.checkpoint.recipe import same_bits
-
-    with _open_checkpoint(options.save_model_type, place, hf_dir, recipe.architecture) as result:
-        for weight in recipe.weights:
-            wanted = recipe.produce(source, weight)
-            if not same_bits(result.read(weight), wanted):
-                raise UserError(f"verify: {result.origin(weight)} (layer {weight.layer}) was not written correctly")
-            if not wanted.isfinite().all():
-                raise UserError(f"verify: {source.origin(weight)} in {source.directory} holds NaN or infinity")
-
-
 def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: Head, options: Options) -> None:
     """Write ``mindllm.json`` and the iteration tracker of an mcore result."""
     provenance = {
@@ -214,6 +276,7 @@ def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: H
         "target_tensor_parallel_size": options.tensor_parallel_size,
         "target_pipeline_parallel_size": options.pipeline_parallel_size,
         "ckpt_format": options.ckpt_format,
+        "lora_load": None if options.lora_load is None else str(options.lora_load),
     }
     write_checkpoint_info(
         iteration_dir(staged, _ITERATION),
@@ -264,9 +327,15 @@ def _check_divides(name: str, size: int | None, dimensions: dict[str, int]) -> N
     raise UserError(f"{name} {size} does not divide {numbers}; the nearest that do are {nearest}")
 
 
-def _plan(architecture: Architecture, dtype: str, source: str | Path, target: str | Path, sizes: Sequence[int]) -> str:
+def _plan(
+    recipe: "Recipe", dtype: str, found: _Input, target: str | Path, sizes: Sequence[int], options: Options
+) -> str:
     """Say what is about to happen; memory is for the parts of the largest tensor, the whole, and a copy."""
+    architecture, total = recipe.architecture, sum(sizes)
+    memory = options.workers * (3 * max(sizes) / 2**20 + 400)
+    seconds = total * (2 if options.verify else 1) / _BYTES_PER_S
     return (
-        f"plan: {architecture.family}, {architecture.num_layers} layers, {dtype}, {sum(sizes) / 2**20:,.1f} MiB "
-        f"from {source} to {target}; about {3 * max(sizes) / 2**20 + 400:,.0f} MiB of memory"
+        f"plan: {architecture.family}, {architecture.num_layers} layers, {dtype}, {len(sizes)} tensors, "
+        f"{total / 2**20:,.1f} MiB from {found.directory} to {target}; about {memory:,.0f} MiB of memory and, at "
+        f"{_BYTES_PER_S / 1e6:,.0f} MB/s, {seconds:,.0f} s"
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from mindllm.checkpoint.recipe import Recipe, listed
-from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter
+from mindllm.checkpoint.recipe import Recipe, listed, share_of
+from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter, Written
 from mindllm.errors import UserError
 from mindllm.models.families import Weight
 from mindllm.models.families.transforms import pad_rows
@@ -62,6 +62,7 @@ class DistTarget:
     """Writes a torch_dist directory, its vocabulary padded with zero rows."""
 
     def __init__(self, directory: Path, recipe: Recipe, iteration: int) -> None:
+        self._directory = directory
         self._recipe = recipe
         self._iteration = iteration
         self._writer = TorchDistWriter(directory)
@@ -71,6 +72,21 @@ class DistTarget:
         if weight.has_vocab_rows:
             tensor = pad_rows(tensor, self._recipe.num_vocab_rows)
         self._writer.write_slice(weight.mcore, tensor, weight.index, weight.extent)
+
+    def share(self, worker: int, num_workers: int) -> Sequence[Weight]:
+        """Take a run of the weights, for a data file of its own."""
+        self._writer = TorchDistWriter(self._directory, part=worker + 1)
+        return share_of(self._recipe.weights, worker, num_workers)
+
+    def end_share(self) -> Written:
+        """Return what is in the data file."""
+        self._writer.close()
+        return self._writer.written
+
+    def merge(self, results: Sequence[Written]) -> None:
+        """Note what is in the data files."""
+        for written in results:
+            self._writer.written.add(written)
 
     def finish(self) -> None:
         """Write the metadata, and the empty fp8 states of linear layers that megatron-core's loader asks for."""

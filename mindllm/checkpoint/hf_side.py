@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from mindllm.checkpoint.recipe import Recipe, Source, listed, same_bits
+from mindllm.checkpoint.recipe import Recipe, Source, listed, same_bits, share_of
 from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsReader, SafetensorsWriter
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of
@@ -142,6 +142,7 @@ class HfTarget:
 
     def __init__(self, directory: Path, recipe: Recipe, source: Source, max_shard_bytes: int) -> None:
         self._architecture = recipe.architecture
+        self._weights = recipe.weights
         planned = [
             PlannedTensor(name, recipe.dtype_of(source, weight), shape)
             for weight in recipe.weights
@@ -153,6 +154,19 @@ class HfTarget:
         """Write the Hugging Face tensors that ``tensor`` is made of."""
         for name, part in zip(weight.hf, split(weight, tensor, self._architecture), strict=True):
             self._writer.write(name, part)
+
+    def share(self, worker: int, num_workers: int) -> Sequence[Weight]:
+        """Take a run of the weights; the files are there already, and every tensor has its place in them."""
+        return share_of(self._weights, worker, num_workers)
+
+    def end_share(self) -> set[str]:
+        """Return the names that were written."""
+        return self._writer.written
+
+    def merge(self, results: Sequence[set[str]]) -> None:
+        """Note the names that were written."""
+        for names in results:
+            self._writer.written |= names
 
     def finish(self) -> None:
         """Write the index."""

@@ -1,6 +1,7 @@
 """What a conversion may be told. No torch."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from mindllm.checkpoint.head import Head, HeadInit
@@ -19,7 +20,8 @@ class Options:
     Files of ``torch_dist`` do not depend on parallel sizes, which are only checked and recorded. ``with_optimizer``
     keeps the optimizer of a torch_dist source. Without ``head`` the result has the source's; a new head is
     ``head_init`` by ``seed``. A shard of a Hugging Face result holds at most ``max_shard_bytes``, unless one tensor is
-    larger.
+    larger. The adapter in ``lora_load`` is merged into the weights. ``workers`` processes read and write. With
+    ``dry_run`` everything is checked and nothing written.
     """
 
     load_model_type: ModelType
@@ -39,4 +41,7 @@ class Options:
     head_init: HeadInit = "normal"
     seed: int = 0
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+    lora_load: Path | None = None
+    workers: int = 1
     verify: bool = False
+    dry_run: bool = False

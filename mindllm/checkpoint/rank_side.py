@@ -1,7 +1,7 @@
 """A directory with one file per model-parallel rank (Megatron's ``torch`` format) as one end of a conversion."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,10 +89,34 @@ class RankTarget:
         if weight.has_vocab_rows:
             tensor = pad_rows(tensor, self._recipe.num_vocab_rows)
         parts = cut(weight, tensor, self._layout.tensor)
+        for place, rank in self._copies(weight):
+            if rank in self._files:
+                self._files[rank].add(place.chunk, place.key, parts[rank[0]])
+
+    def _copies(self, weight: Weight) -> Iterator[tuple[Place, tuple[int, int, int]]]:
+        """Yield every place and rank that has ``weight``, or a part of it."""
         for place in self._layout.places(weight, self._recipe.architecture.tie_embeddings):
             for expert in self._layout.expert_ranks(weight):
-                for rank, part in enumerate(parts):
-                    self._files[rank, place.pipeline, expert].add(place.chunk, place.key, part)
+                for tensor in range(self._layout.tensor):
+                    yield place, (tensor, place.pipeline, expert)
+
+    def share(self, worker: int, num_workers: int) -> Sequence[Weight]:
+        """Take some of the files, and all weights of which they hold a part."""
+        ordered = sorted(self._files, key=lambda rank: (rank[1], rank[2], rank[0]))
+        bounds = [len(ordered) * part // num_workers for part in (worker, worker + 1)]
+        self._files = {rank: self._files[rank] for rank in ordered[bounds[0] : bounds[1]]}
+        return [
+            weight for weight in self._recipe.weights if any(rank in self._files for _, rank in self._copies(weight))
+        ]
+
+    def end_share(self) -> None:
+        """Complete this process's files."""
+        self.finish()
+
+    def merge(self, results: Sequence[None]) -> None:
+        """Leave the files to the processes that have completed them."""
+        self.close()
+        self._files = {}
 
     def finish(self) -> None:
         """Write the descriptions and close the files."""
