@@ -65,6 +65,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--num-layer-list", type=_positive_list, metavar="N,N", help="torch: layers of each pipeline rank"
     )
 
+    to_mcore.add_argument(
+        "--with-optimizer", action="store_true", default=None, help="mcore -> mcore, torch_dist: keep its state too"
+    )
+
     to_hf = parser.add_argument_group("mcore ->")
     to_hf.add_argument("--iteration", type=_positive, metavar="N", help="(default: the latest)")
     to_hf.add_argument(
@@ -100,6 +104,7 @@ _DIRECTIONS = {
     "target_expert_parallel_size": _SAVES_MCORE,
     "num_layers_per_virtual_pipeline_stage": _SAVES_MCORE,
     "num_layer_list": _SAVES_MCORE,
+    "with_optimizer": {("mcore", "mcore")},
 }
 
 
@@ -127,6 +132,7 @@ def _convert(options: argparse.Namespace) -> None:
         num_layers_per_virtual_pipeline_stage=options.num_layers_per_virtual_pipeline_stage,
         num_layer_list=options.num_layer_list,
         ckpt_format=options.ckpt_format or "torch_dist",
+        with_optimizer=bool(options.with_optimizer),
         head=options.head,
         head_init=options.head_init or "normal",
         seed=options.seed or 0,

@@ -46,6 +46,7 @@ class _Input:
     hf_dir: Path
     architecture: Architecture
     head: Head
+    num_vocab_rows: int
 
 
 def convert_hf_to_mcore(
@@ -91,7 +92,11 @@ def convert(
     )
     layout = _target_layout(architecture, options)
     multiple = options.make_vocab_size_divisible_by * (layout.tensor if options.ckpt_format == "torch" else 1)
-    recipe = make_recipe(architecture, -(-architecture.vocab_size // multiple) * multiple, options.params_dtype)
+    num_vocab_rows = -(-architecture.vocab_size // multiple) * multiple
+    if options.with_optimizer:
+        _check_optimizer_fits(found, head, options)
+        num_vocab_rows = found.num_vocab_rows
+    recipe = make_recipe(architecture, num_vocab_rows, options.params_dtype)
     with _open_source(found, architecture, options) as source:
         sizes = recipe.stored_bytes(source)
         dtype = name_of(recipe.stored_dtype(source))
@@ -176,14 +181,16 @@ def _inspect(load_dir: str | Path, options: Options) -> _Input:
     """Read what says which model is in ``load_dir``."""
     if options.load_model_type == "hf":
         architecture = load_architecture(load_dir)
-        found = _Input("hf", Path(load_dir), Path(load_dir), architecture, default_head(architecture))
+        found = _Input(
+            "hf", Path(load_dir), Path(load_dir), architecture, default_head(architecture), architecture.vocab_size
+        )
     else:
         iteration = options.iteration
         directory = latest_iteration_dir(load_dir) if iteration is None else iteration_dir(load_dir, iteration)
         if not directory.is_dir():
             raise UserError(f"{load_dir} has no iteration {iteration} ({directory.name})")
         info = read_checkpoint_info(directory)
-        found = _Input("mcore", directory, info.hf_dir, info.architecture, info.head)
+        found = _Input("mcore", directory, info.hf_dir, info.architecture, info.head, info.padded_vocab_size)
     family = options.family
     if family is not None and family_of(family).name != found.architecture.family:
         raise UserError(f"{found.directory} holds a model of family '{found.architecture.family}', not '{family}'")
@@ -256,6 +263,17 @@ def _target_layout(architecture: Architecture, options: Options) -> RankLayout:
     return RankLayout(tensor, expert, stages)
 
 
+def _check_optimizer_fits(found: _Input, head: Head, options: Options) -> None:
+    """Refuse to keep an optimizer whose parameters would be other ones."""
+    if rank_files(found.directory) or options.ckpt_format != "torch_dist" or options.save_model_type != "mcore":
+        raise UserError("--with-optimizer is for torch_dist -> torch_dist only")
+    if head != found.head or options.params_dtype or options.lora_load or options.make_vocab_size_divisible_by > 1:
+        raise UserError(
+            "--with-optimizer keeps the state of the same parameters; leave out --head, --params-dtype, --lora-load "
+            "and --make-vocab-size-divisible-by"
+        )
+
+
 def _open_target(place: Path, source: "Source", recipe: "Recipe", layout: RankLayout, options: Options) -> "Target":
     from mindllm.checkpoint.dist_side import DistTarget
     from mindllm.checkpoint.hf_side import HfTarget
@@ -265,7 +283,8 @@ def _open_target(place: Path, source: "Source", recipe: "Recipe", layout: RankLa
         return HfTarget(place, recipe, source, options.max_shard_bytes)
     if options.ckpt_format == "torch":
         return RankTarget(place, recipe, layout, _ITERATION)
-    return DistTarget(place, recipe, _ITERATION)
+    rest_of = source.directory if options.with_optimizer else None
+    return DistTarget(place, recipe, _ITERATION, rest_of)
 
 
 def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: Head, options: Options) -> None:

@@ -59,12 +59,16 @@ class DistSource:
 
 
 class DistTarget:
-    """Writes a torch_dist directory, its vocabulary padded with zero rows."""
+    """Writes a torch_dist directory, its vocabulary padded with zero rows.
 
-    def __init__(self, directory: Path, recipe: Recipe, iteration: int) -> None:
+    Everything but the weights, above all an optimizer's state, is taken over from the directory ``rest_of``.
+    """
+
+    def __init__(self, directory: Path, recipe: Recipe, iteration: int, rest_of: Path | None = None) -> None:
         self._directory = directory
         self._recipe = recipe
         self._iteration = iteration
+        self._rest_of = rest_of
         self._writer = TorchDistWriter(directory)
 
     def write(self, weight: Weight, tensor: torch.Tensor) -> None:
@@ -97,4 +101,19 @@ class DistTarget:
         }
         for module, index, extent in sorted(modules):
             self._writer.write_empty_object(f"{module}._extra_state", index, extent)
-        self._writer.finish(self._iteration)
+        if self._rest_of is None:
+            self._writer.finish(self._iteration)
+        else:
+            self._copy_rest(self._rest_of)
+            self._writer.finish(self._iteration, (self._rest_of / "common.pt").read_bytes())
+
+    def _copy_rest(self, source: Path) -> None:
+        """Copy an optimizer's tensors block by block, and objects without looking into them."""
+        with TorchDistReader(source) as reader:
+            for key in sorted(reader.keys()):
+                if key.startswith(_OPTIMIZER_PREFIXES):
+                    for offset, chunk in reader.chunks(key):
+                        self._writer.write_chunk(key, chunk, offset, reader.shape(key))
+            for key in sorted(reader.objects()):
+                if "._extra_state/" not in key:
+                    self._writer.write_object(key, reader.read_object(key))

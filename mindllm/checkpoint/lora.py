@@ -68,10 +68,9 @@ class Adapter:
 
     def _pair(self, name: str, half: Mapping[str, str], shape: tuple[int, ...]) -> tuple[str, str, float]:
         """Return the names of A and B, and the scale."""
+        path = self._reader.directory / _FILE_NAME
         if half.keys() != {"A", "B"}:
-            raise UserError(
-                f"{self._reader.directory / _FILE_NAME}: {name} has lora_{'A' if 'A' in half else 'B'} only"
-            )
+            raise UserError(f"{path}: {name} has lora_{''.join(half)} only")
         first, second = (self._reader.infos[half[letter]].shape for letter in "AB")
         rank = self._value("r", "rank_pattern", name)
         if len(shape) != 2 or first != (rank, shape[1]) or second != (shape[0], rank):

@@ -141,4 +141,4 @@ def test_the_result_is_what_peft_merges(hf_qwen2: Path, tmp_path: Path, options:
     model.save_pretrained(tmp_path / "lora")
     convert_hf_to_mcore(hf_qwen2, tmp_path / "mcore", lora_load=tmp_path / "lora")
     ours = read_all(convert_mcore_to_hf(tmp_path / "mcore", tmp_path / "back"))
-    assert_close(ours, {name: tensor for name, tensor in model.merge_and_unload().state_dict().items()})
+    assert_close(ours, dict(model.merge_and_unload().state_dict()))
