@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from mindllm.checkpoint.converter import convert
 from mindllm.checkpoint.head import HEADS
@@ -17,20 +18,23 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser; unset options are None, so that one without effect can be refused."""
     parser = argparse.ArgumentParser(
         prog="convert_ckpt.py",
-        description="Convert a model between Hugging Face safetensors and megatron-core torch_dist, bit for bit.",
+        description="Convert a model between Hugging Face safetensors and megatron-core checkpoints, bit for bit.",
     )
     parser.add_argument("--load-model-type", choices=("hf", "mcore"), required=True)
     parser.add_argument("--save-model-type", choices=("hf", "mcore"), required=True)
     parser.add_argument("--load-dir", required=True, help="HF model directory, or a directory with iter_* in it")
     parser.add_argument("--save-dir", required=True, help="new directory; it appears only when complete")
     parser.add_argument(
-        "--model-type-hf", default="auto", help="family to expect (llama, qwen2, qwen3; auto = as config.json says)"
+        "--model-type-hf", default="auto", help="family to expect, by its model_type (auto = as config.json says)"
     )
     parser.add_argument(
         "--params-dtype",
         choices=("float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
         help="dtype of the result (default: that of the source)",
     )
+    parser.add_argument("--lora-load", type=Path, metavar="DIR", help="PEFT adapter to merge into the weights")
+    parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="processes that read and write (1)")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, write nothing")
     parser.add_argument("--verify", action="store_true", help="read the result back and compare; refuse NaN")
     head = parser.add_argument_group("scalar head of a reward model or critic")
     head.add_argument("--head", choices=HEADS, help="(default: the source's; a reward head for ...ForSequence...)")
@@ -38,7 +42,11 @@ def build_parser() -> argparse.ArgumentParser:
     head.add_argument("--seed", type=int, help="of a normal head (0)")
 
     to_mcore = parser.add_argument_group("-> mcore")
-    to_mcore.add_argument("--ckpt-format", choices=("torch_dist",), help="(default: torch_dist)")
+    to_mcore.add_argument(
+        "--ckpt-format",
+        choices=("torch_dist", "torch"),
+        help="torch_dist: files that any layout loads (default); torch: Megatron's file per rank",
+    )
     to_mcore.add_argument(
         "--make-vocab-size-divisible-by", type=_positive, metavar="N", help="pad the vocabulary to a multiple of N (1)"
     )
@@ -46,9 +54,20 @@ def build_parser() -> argparse.ArgumentParser:
         "--target-tensor-parallel-size",
         type=_positive,
         metavar="N",
-        help="checked and recorded; files do not depend on it",
+        help="checked and recorded; only files of --ckpt-format torch depend on it",
     )
     to_mcore.add_argument("--target-pipeline-parallel-size", type=_positive, metavar="N", help="likewise")
+    to_mcore.add_argument("--target-expert-parallel-size", type=_positive, metavar="N", help="likewise")
+    to_mcore.add_argument(
+        "--num-layers-per-virtual-pipeline-stage", type=_positive, metavar="N", help="torch: interleaved chunks"
+    )
+    to_mcore.add_argument(
+        "--num-layer-list", type=_positive_list, metavar="N,N", help="torch: layers of each pipeline rank"
+    )
+
+    to_mcore.add_argument(
+        "--with-optimizer", action="store_true", default=None, help="mcore -> mcore, torch_dist: keep its state too"
+    )
 
     to_hf = parser.add_argument_group("mcore ->")
     to_hf.add_argument("--iteration", type=_positive, metavar="N", help="(default: the latest)")
@@ -82,6 +101,10 @@ _DIRECTIONS = {
     "make_vocab_size_divisible_by": _SAVES_MCORE,
     "target_tensor_parallel_size": _SAVES_MCORE,
     "target_pipeline_parallel_size": _SAVES_MCORE,
+    "target_expert_parallel_size": _SAVES_MCORE,
+    "num_layers_per_virtual_pipeline_stage": _SAVES_MCORE,
+    "num_layer_list": _SAVES_MCORE,
+    "with_optimizer": {("mcore", "mcore")},
 }
 
 
@@ -89,9 +112,12 @@ def _convert(options: argparse.Namespace) -> None:
     direction = (options.load_model_type, options.save_model_type)
     if direction == ("hf", "hf"):
         raise UserError("hf -> hf is not a conversion; supported: hf -> mcore, mcore -> hf and mcore -> mcore")
-    _refuse(options, [name for name, directions in _DIRECTIONS.items() if direction not in directions])
+    without_effect = [name for name, directions in _DIRECTIONS.items() if direction not in directions]
+    _refuse(options, without_effect, f"{direction[0]} -> {direction[1]}")
     if options.head in (None, "lm"):
-        _refuse(options, ("head_init", "seed"))
+        _refuse(options, ("head_init", "seed"), f"{direction[0]} -> {direction[1]} without a new head")
+    if options.ckpt_format != "torch":
+        _refuse(options, ("num_layers_per_virtual_pipeline_stage", "num_layer_list"), "--ckpt-format torch_dist")
     dtypes = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
     settings = Options(
         options.load_model_type,
@@ -102,22 +128,28 @@ def _convert(options: argparse.Namespace) -> None:
         make_vocab_size_divisible_by=options.make_vocab_size_divisible_by or 1,
         tensor_parallel_size=options.target_tensor_parallel_size,
         pipeline_parallel_size=options.target_pipeline_parallel_size,
+        expert_parallel_size=options.target_expert_parallel_size,
+        num_layers_per_virtual_pipeline_stage=options.num_layers_per_virtual_pipeline_stage,
+        num_layer_list=options.num_layer_list,
+        ckpt_format=options.ckpt_format or "torch_dist",
+        with_optimizer=bool(options.with_optimizer),
         head=options.head,
         head_init=options.head_init or "normal",
         seed=options.seed or 0,
         max_shard_bytes=options.max_shard_size or DEFAULT_MAX_SHARD_BYTES,
+        lora_load=options.lora_load,
+        workers=options.workers,
         verify=options.verify,
+        dry_run=options.dry_run,
     )
     convert(options.load_dir, options.save_dir, settings, _print)
 
 
-def _refuse(options: argparse.Namespace, names: Sequence[str]) -> None:
-    """Refuse options that would have no effect."""
+def _refuse(options: argparse.Namespace, names: Sequence[str], reason: str) -> None:
+    """Refuse options that would have no effect, for the ``reason`` given."""
     for name in names:
         if getattr(options, name) is not None:
-            direction = f"{options.load_model_type} -> {options.save_model_type}"
-            direction += "" if name in _DIRECTIONS else " without a new head"
-            raise UserError(f"--{name.replace('_', '-')} has no effect with {direction}; leave it out")
+            raise UserError(f"--{name.replace('_', '-')} has no effect with {reason}; leave it out")
 
 
 def _print(line: str) -> None:
@@ -128,6 +160,10 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
+
+
+def _positive_list(text: str) -> tuple[int, ...]:
+    return tuple(_positive(part.strip()) for part in text.split(","))
 
 
 def _num_bytes(text: str) -> int:

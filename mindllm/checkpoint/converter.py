@@ -5,7 +5,7 @@ Imports torch inside the functions, so that the command line answers quickly.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,16 @@ from mindllm.checkpoint.info import (
     write_checkpoint_info,
 )
 from mindllm.checkpoint.options import Options
+from mindllm.checkpoint.rank_layout import RankLayout, plan_stages, rank_files
 from mindllm.checkpoint.staging import committed_directory
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture, family_of, load_architecture
+from mindllm.models.families import Architecture, Weight, family_of, fp8_block, load_architecture, read_config
 
 if TYPE_CHECKING:
     from mindllm.checkpoint.recipe import Recipe, Source, Target
 
 _ITERATION = 1  # of a converted model
+_BYTES_PER_S = 300e6  # read and written by one process on a laptop's disk; a rough guess for the plan
 _SLACK_BYTES = 64 * 2**20  # headers, tokenizer files
 
 
@@ -44,6 +46,7 @@ class _Input:
     hf_dir: Path
     architecture: Architecture
     head: Head
+    num_vocab_rows: int
 
 
 def convert_hf_to_mcore(
@@ -78,7 +81,7 @@ def convert(
 
     ``report`` receives the plan and the result, a line at a time. Raises UserError; then nothing is at ``save_dir``.
     """
-    from mindllm.checkpoint.recipe import make_recipe, name_of, transfer
+    from mindllm.checkpoint.recipe import make_recipe, name_of
 
     found = _inspect(load_dir, options)
     head = choose_head(found.head, options.head)
@@ -87,41 +90,107 @@ def convert(
         scalar_head=head != "lm",
         tie_embeddings=found.architecture.tie_embeddings and head == "lm",
     )
-    check_layout(architecture, options.tensor_parallel_size, options.pipeline_parallel_size)
-    multiple = options.make_vocab_size_divisible_by
-    recipe = make_recipe(architecture, -(-architecture.vocab_size // multiple) * multiple, options.params_dtype)
+    layout = _target_layout(architecture, options)
+    multiple = options.make_vocab_size_divisible_by * (layout.tensor if options.ckpt_format == "torch" else 1)
+    num_vocab_rows = -(-architecture.vocab_size // multiple) * multiple
+    if options.with_optimizer:
+        _check_optimizer_fits(found, head, options)
+        num_vocab_rows = found.num_vocab_rows
+    recipe = make_recipe(architecture, num_vocab_rows, options.params_dtype)
     with _open_source(found, architecture, options) as source:
         sizes = recipe.stored_bytes(source)
         dtype = name_of(recipe.stored_dtype(source))
-        report(_plan(architecture, dtype, found.directory, save_dir, sizes))
+        report(_plan(recipe, dtype, found, save_dir, sizes, options))
+        if options.dry_run:
+            report("dry run: nothing was written")
+            return Path(save_dir)
         with committed_directory(Path(save_dir), sum(sizes) + _SLACK_BYTES) as staged:
             place = _make_place(staged, options)
-            transfer(source, target := _open_target(place, source, recipe, options), recipe)
-            target.finish()
+            job = _Job(found, recipe, options, place)
+            job.write(source, _open_target(place, source, recipe, layout, options))
+            copy_hf_files(found.hf_dir, job.hf_dir, dtype)
             if options.verify:
-                _verify(source, place, recipe, options)
-            hf_dir = place if options.save_model_type == "hf" else place / "hf"
-            copy_hf_files(found.hf_dir, hf_dir, dtype)
+                job.verify(source)
             if architecture.scalar_head and not found.architecture.scalar_head:
-                report(restate_head(hf_dir))
+                report(restate_head(job.hf_dir))
             if options.save_model_type == "mcore":
                 _describe(staged, found, recipe, dtype, head, options)
     report(f"wrote {save_dir}" + (", read back and equal" if options.verify else ""))
     return Path(save_dir) if options.save_model_type == "hf" else iteration_dir(save_dir, _ITERATION)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """The tensors of one conversion, by one process or several."""
+
+    found: _Input
+    recipe: "Recipe"
+    options: Options
+    place: Path
+
+    @property
+    def hf_dir(self) -> Path:
+        """Return where the result's ``config.json`` and tokenizer lie."""
+        return self.place if self.options.save_model_type == "hf" else self.place / "hf"
+
+    def write(self, source: "Source", target: "Target") -> None:
+        """Write every weight, and what makes the result readable."""
+        from mindllm.checkpoint.recipe import transfer
+        from mindllm.checkpoint.workers import run_shares
+
+        def write_share(worker: int) -> Any:
+            weights = target.share(worker, self.options.workers)
+            with _open_source(self.found, self.recipe.architecture, self.options) as own_source:
+                transfer(own_source, target, self.recipe, weights)
+            return target.end_share()
+
+        if self.options.workers == 1:
+            transfer(source, target, self.recipe, self.recipe.weights)
+        else:
+            target.merge(run_shares(self.options.workers, write_share))
+        target.finish()
+
+    def verify(self, source: "Source") -> None:
+        """Read everything back. Raises UserError for a tensor that differs from its source or has NaN or infinity."""
+        from mindllm.checkpoint.recipe import share_of
+        from mindllm.checkpoint.workers import run_shares
+
+        def verify_share(worker: int) -> None:
+            with _open_source(self.found, self.recipe.architecture, self.options) as own_source:
+                self._compare(own_source, share_of(self.recipe.weights, worker, self.options.workers))
+
+        if self.options.workers == 1:
+            self._compare(source, self.recipe.weights)
+        else:
+            run_shares(self.options.workers, verify_share)
+
+    def _compare(self, source: "Source", weights: Sequence[Weight]) -> None:
+        from mindllm.checkpoint.recipe import same_bits
+
+        model_type, architecture = self.options.save_model_type, self.recipe.architecture
+        with _open_checkpoint(model_type, self.place, self.hf_dir, architecture) as result:
+            for weight in weights:
+                wanted = self.recipe.produce(source, weight)
+                if not same_bits(result.read(weight), wanted):
+                    raise UserError(f"verify: {result.origin(weight)} (layer {weight.layer}) was not written correctly")
+                if not wanted.isfinite().all():
+                    raise UserError(f"verify: {source.origin(weight)} in {source.directory} holds NaN or infinity")
+
+
 def _inspect(load_dir: str | Path, options: Options) -> _Input:
     """Read what says which model is in ``load_dir``."""
     if options.load_model_type == "hf":
         architecture = load_architecture(load_dir)
-        found = _Input("hf", Path(load_dir), Path(load_dir), architecture, default_head(architecture))
+        found = _Input(
+            "hf", Path(load_dir), Path(load_dir), architecture, default_head(architecture), architecture.vocab_size
+        )
     else:
         iteration = options.iteration
         directory = latest_iteration_dir(load_dir) if iteration is None else iteration_dir(load_dir, iteration)
         if not directory.is_dir():
             raise UserError(f"{load_dir} has no iteration {iteration} ({directory.name})")
         info = read_checkpoint_info(directory)
-        found = _Input("mcore", directory, info.hf_dir, info.architecture, info.head)
+        found = _Input("mcore", directory, info.hf_dir, info.architecture, info.head, info.padded_vocab_size)
     family = options.family
     if family is not None and family_of(family).name != found.architecture.family:
         raise UserError(f"{found.directory} holds a model of family '{found.architecture.family}', not '{family}'")
@@ -130,19 +199,34 @@ def _inspect(load_dir: str | Path, options: Options) -> _Input:
 
 @contextmanager
 def _open_source(found: _Input, result: Architecture, options: Options) -> Iterator["Source"]:
-    """Yield the source's tensors as those of ``result``, with a new head where there was none."""
-    with _open_checkpoint(found.model_type, found.directory, found.architecture) as source:
-        if result.scalar_head and not found.architecture.scalar_head:
-            yield NewHeadSource(source, found.architecture, options.head_init, options.seed)
-        else:
-            yield source
+    """Yield the source's tensors as those of ``result``: adapted, and with a new head where there was none."""
+    with _open_checkpoint(found.model_type, found.directory, found.hf_dir, found.architecture) as source:
+        with _adapted(source, found.architecture, options) as adapted:
+            if result.scalar_head and not found.architecture.scalar_head:
+                yield NewHeadSource(adapted, found.architecture, options.head_init, options.seed)
+            else:
+                yield adapted
 
 
 @contextmanager
-def _open_checkpoint(model_type: str, directory: Path, architecture: Architecture) -> Iterator["Source"]:
+def _adapted(source: "Source", architecture: Architecture, options: Options) -> Iterator["Source"]:
+    """Yield the source with the adapter merged into it, if there is one."""
+    if options.lora_load is None:
+        yield source
+        return
+    from mindllm.checkpoint.lora import AdaptedSource, Adapter
+    from mindllm.checkpoint.recipe import ordered_weights
+
+    with closing(Adapter(options.lora_load, ordered_weights(architecture))) as adapter:
+        yield AdaptedSource(source, adapter, architecture)
+
+
+@contextmanager
+def _open_checkpoint(model_type: str, directory: Path, hf_dir: Path, architecture: Architecture) -> Iterator["Source"]:
     """Yield the tensors of ``architecture`` in ``directory``, after checking that they are all there."""
     from mindllm.checkpoint.dist_side import DistSource
     from mindllm.checkpoint.hf_side import HfSource
+    from mindllm.checkpoint.rank_side import RankSource
     from mindllm.checkpoint.recipe import ordered_weights
     from mindllm.checkpoint.safetensors_io import SafetensorsReader
     from mindllm.checkpoint.torch_dist import TorchDistReader
@@ -150,10 +234,13 @@ def _open_checkpoint(model_type: str, directory: Path, architecture: Architectur
     weights = ordered_weights(architecture)
     if model_type == "hf":
         with SafetensorsReader(directory) as files:
-            yield HfSource(files, architecture, weights)
+            yield HfSource(files, architecture, weights, fp8_block(read_config(hf_dir)))
+    elif rank_files(directory):
+        with closing(RankSource(directory, architecture, weights)) as ranks:
+            yield ranks
     else:
         with TorchDistReader(directory) as chunks:
-            yield DistSource(chunks, architecture, weights)
+            yield DistSource(chunks, weights)
 
 
 def _make_place(staged: Path, options: Options) -> Path:
@@ -165,26 +252,39 @@ def _make_place(staged: Path, options: Options) -> Path:
     return place
 
 
-def _open_target(place: Path, source: "Source", recipe: "Recipe", options: Options) -> "Target":
+def _target_layout(architecture: Architecture, options: Options) -> RankLayout:
+    """Return the layout the result is meant for, checked. Raises UserError with the numbers that do not fit."""
+    tensor, pipeline = options.tensor_parallel_size or 1, options.pipeline_parallel_size or 1
+    expert = options.expert_parallel_size or 1
+    check_layout(architecture, tensor, None if options.num_layer_list else pipeline, expert)
+    stages = plan_stages(
+        architecture.num_layers, pipeline, options.num_layers_per_virtual_pipeline_stage, options.num_layer_list
+    )
+    return RankLayout(tensor, expert, stages)
+
+
+def _check_optimizer_fits(found: _Input, head: Head, options: Options) -> None:
+    """Refuse to keep an optimizer whose parameters would be other ones."""
+    if rank_files(found.directory) or options.ckpt_format != "torch_dist" or options.save_model_type != "mcore":
+        raise UserError("--with-optimizer is for torch_dist -> torch_dist only")
+    if head != found.head or options.params_dtype or options.lora_load or options.make_vocab_size_divisible_by > 1:
+        raise UserError(
+            "--with-optimizer keeps the state of the same parameters; leave out --head, --params-dtype, --lora-load "
+            "and --make-vocab-size-divisible-by"
+        )
+
+
+def _open_target(place: Path, source: "Source", recipe: "Recipe", layout: RankLayout, options: Options) -> "Target":
     from mindllm.checkpoint.dist_side import DistTarget
     from mindllm.checkpoint.hf_side import HfTarget
+    from mindllm.checkpoint.rank_side import RankTarget
 
     if options.save_model_type == "hf":
         return HfTarget(place, recipe, source, options.max_shard_bytes)
-    return DistTarget(place, recipe, _ITERATION)
-
-
-def _verify(source: "Source", place: Path, recipe: "Recipe", options: Options) -> None:
-    """Read everything back. Raises UserError for a tensor that differs from its source or holds NaN or infinity."""
-    from mindllm.checkpoint.recipe import same_bits
-
-    with _open_checkpoint(options.save_model_type, place, recipe.architecture) as result:
-        for weight in recipe.weights:
-            wanted = recipe.produce(source, weight)
-            if not same_bits(result.read(weight), wanted):
-                raise UserError(f"verify: {result.origin(weight)} (layer {weight.layer}) was not written correctly")
-            if not wanted.isfinite().all():
-                raise UserError(f"verify: {source.origin(weight)} in {source.directory} holds NaN or infinity")
+    if options.ckpt_format == "torch":
+        return RankTarget(place, recipe, layout, _ITERATION)
+    rest_of = source.directory if options.with_optimizer else None
+    return DistTarget(place, recipe, _ITERATION, rest_of)
 
 
 def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: Head, options: Options) -> None:
@@ -194,6 +294,8 @@ def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: H
         "mindllm": __version__,
         "target_tensor_parallel_size": options.tensor_parallel_size,
         "target_pipeline_parallel_size": options.pipeline_parallel_size,
+        "ckpt_format": options.ckpt_format,
+        "lora_load": None if options.lora_load is None else str(options.lora_load),
     }
     write_checkpoint_info(
         iteration_dir(staged, _ITERATION),
@@ -207,16 +309,29 @@ def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: H
 
 
 def check_layout(
-    architecture: Architecture, tensor_parallel_size: int | None, pipeline_parallel_size: int | None
+    architecture: Architecture,
+    tensor_parallel_size: int | None,
+    pipeline_parallel_size: int | None,
+    expert_parallel_size: int | None = None,
 ) -> None:
-    """Check that the model can be split this way. Raises UserError with the numbers and the nearest valid choices."""
+    """Check that the model can be split this way. Raises UserError with the numbers and the nearest valid choices.
+
+    As in megatron-core, more tensor-parallel ranks than query groups share a group if they are a multiple.
+    """
+    groups = architecture.num_query_groups
     tensor_dimensions = {
         "num_attention_heads": architecture.num_attention_heads,
-        "num_key_value_heads": architecture.num_query_groups,
         "intermediate_size": architecture.ffn_hidden_size,
     }
+    if tensor_parallel_size is None or tensor_parallel_size % groups:
+        tensor_dimensions["num_key_value_heads"] = groups
+    moe = architecture.moe
+    if moe is not None:
+        tensor_dimensions["size of an expert"] = moe.ffn_hidden_size
+        tensor_dimensions["size of the shared experts"] = moe.shared_ffn_hidden_size or moe.ffn_hidden_size
     _check_divides("target-tensor-parallel-size", tensor_parallel_size, tensor_dimensions)
     _check_divides("target-pipeline-parallel-size", pipeline_parallel_size, {"num_layers": architecture.num_layers})
+    _check_divides("target-expert-parallel-size", expert_parallel_size, {"experts": moe.num_experts if moe else 1})
 
 
 def _check_divides(name: str, size: int | None, dimensions: dict[str, int]) -> None:
@@ -231,9 +346,15 @@ def _check_divides(name: str, size: int | None, dimensions: dict[str, int]) -> N
     raise UserError(f"{name} {size} does not divide {numbers}; the nearest that do are {nearest}")
 
 
-def _plan(architecture: Architecture, dtype: str, source: str | Path, target: str | Path, sizes: Sequence[int]) -> str:
+def _plan(
+    recipe: "Recipe", dtype: str, found: _Input, target: str | Path, sizes: Sequence[int], options: Options
+) -> str:
     """Say what is about to happen; memory is for the parts of the largest tensor, the whole, and a copy."""
+    architecture, total = recipe.architecture, sum(sizes)
+    memory = options.workers * (3 * max(sizes) / 2**20 + 400)
+    seconds = total * (2 if options.verify else 1) / _BYTES_PER_S
     return (
-        f"plan: {architecture.family}, {architecture.num_layers} layers, {dtype}, {sum(sizes) / 2**20:,.1f} MiB "
-        f"from {source} to {target}; about {3 * max(sizes) / 2**20 + 400:,.0f} MiB of memory"
+        f"plan: {architecture.family}, {architecture.num_layers} layers, {dtype}, {len(sizes)} tensors, "
+        f"{total / 2**20:,.1f} MiB from {found.directory} to {target}; about {memory:,.0f} MiB of memory and, at "
+        f"{_BYTES_PER_S / 1e6:,.0f} MB/s, {seconds:,.0f} s"
     )

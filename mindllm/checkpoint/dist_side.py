@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from mindllm.checkpoint.recipe import Recipe, listed
-from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter
+from mindllm.checkpoint.recipe import Recipe, listed, share_of
+from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter, Written
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture, Weight
+from mindllm.models.families import Weight
 from mindllm.models.families.transforms import pad_rows
 
 _OPTIMIZER_PREFIXES = ("optimizer.", "chained_")
@@ -21,7 +21,7 @@ class DistSource:
     an optimizer beside them are left alone. Raises UserError listing what does not fit.
     """
 
-    def __init__(self, reader: TorchDistReader, architecture: Architecture, weights: Sequence[Weight]) -> None:
+    def __init__(self, reader: TorchDistReader, weights: Sequence[Weight]) -> None:
         self.directory = reader.directory
         self._reader = reader
         expected = {weight.mcore for weight in weights}
@@ -33,11 +33,11 @@ class DistSource:
         if left_over:
             raise UserError(f"{self.directory} has tensors that its hf/config.json does not imply: {listed(left_over)}")
         for weight in weights:
-            self._check_shape(weight, architecture.num_layers)
+            self._check_shape(weight)
 
-    def _check_shape(self, weight: Weight, num_layers: int) -> None:
+    def _check_shape(self, weight: Weight) -> None:
         shape = self._reader.shape(weight.mcore)
-        wanted = weight.mcore_shape if weight.layer is None else (num_layers, *weight.mcore_shape)
+        wanted = (*weight.extent, *weight.mcore_shape)
         fits = shape == wanted
         if weight.has_vocab_rows:
             fits = len(shape) == 2 and shape[0] >= wanted[0] and shape[1:] == wanted[1:]
@@ -49,10 +49,8 @@ class DistSource:
         return self._reader.dtype(weight.mcore)
 
     def read(self, weight: Weight) -> torch.Tensor:
-        """Return the tensor of ``weight.mcore_shape``: one layer of a stacked key, no padding rows."""
-        if weight.layer is not None:
-            return self._reader.read_layer(weight.mcore, weight.layer)
-        tensor = self._reader.read(weight.mcore)
+        """Return the tensor of ``weight.mcore_shape``: one slice of a stacked key, no padding rows."""
+        tensor = self._reader.read_slice(weight.mcore, weight.index)
         return tensor[: weight.mcore_shape[0]] if weight.has_vocab_rows else tensor
 
     def origin(self, weight: Weight) -> str:
@@ -61,26 +59,61 @@ class DistSource:
 
 
 class DistTarget:
-    """Writes a torch_dist directory, its vocabulary padded with zero rows."""
+    """Writes a torch_dist directory, its vocabulary padded with zero rows.
 
-    def __init__(self, directory: Path, recipe: Recipe, iteration: int) -> None:
+    Everything but the weights, above all an optimizer's state, is taken over from the directory ``rest_of``.
+    """
+
+    def __init__(self, directory: Path, recipe: Recipe, iteration: int, rest_of: Path | None = None) -> None:
+        self._directory = directory
         self._recipe = recipe
         self._iteration = iteration
+        self._rest_of = rest_of
         self._writer = TorchDistWriter(directory)
 
     def write(self, weight: Weight, tensor: torch.Tensor) -> None:
-        """Write one tensor, or one layer of a stacked one."""
+        """Write one tensor, or one slice of a stacked one."""
         if weight.has_vocab_rows:
             tensor = pad_rows(tensor, self._recipe.num_vocab_rows)
-        if weight.layer is None:
-            self._writer.write(weight.mcore, tensor)
-        else:
-            self._writer.write_layer(weight.mcore, tensor, weight.layer, self._recipe.architecture.num_layers)
+        self._writer.write_slice(weight.mcore, tensor, weight.index, weight.extent)
+
+    def share(self, worker: int, num_workers: int) -> Sequence[Weight]:
+        """Take a run of the weights, for a data file of its own."""
+        self._writer = TorchDistWriter(self._directory, part=worker + 1)
+        return share_of(self._recipe.weights, worker, num_workers)
+
+    def end_share(self) -> Written:
+        """Return what is in the data file."""
+        self._writer.close()
+        return self._writer.written
+
+    def merge(self, results: Sequence[Written]) -> None:
+        """Note what is in the data files."""
+        for written in results:
+            self._writer.written.add(written)
 
     def finish(self) -> None:
         """Write the metadata, and the empty fp8 states of linear layers that megatron-core's loader asks for."""
-        weights, num_layers = self._recipe.weights, self._recipe.architecture.num_layers
-        for module in sorted({weight.mcore.rpartition(".")[0] for weight in weights if ".linear_" in weight.mcore}):
-            for layer in range(num_layers):
-                self._writer.write_empty_object(f"{module}._extra_state", layer, num_layers)
-        self._writer.finish(self._iteration)
+        modules = {
+            (weight.mcore.rpartition(".")[0], weight.index, weight.extent)
+            for weight in self._recipe.weights
+            if ".linear_" in weight.mcore
+        }
+        for module, index, extent in sorted(modules):
+            self._writer.write_empty_object(f"{module}._extra_state", index, extent)
+        if self._rest_of is None:
+            self._writer.finish(self._iteration)
+        else:
+            self._copy_rest(self._rest_of)
+            self._writer.finish(self._iteration, (self._rest_of / "common.pt").read_bytes())
+
+    def _copy_rest(self, source: Path) -> None:
+        """Copy an optimizer's tensors block by block, and objects without looking into them."""
+        with TorchDistReader(source) as reader:
+            for key in sorted(reader.keys()):
+                if key.startswith(_OPTIMIZER_PREFIXES):
+                    for offset, chunk in reader.chunks(key):
+                        self._writer.write_chunk(key, chunk, offset, reader.shape(key))
+            for key in sorted(reader.objects()):
+                if "._extra_state/" not in key:
+                    self._writer.write_object(key, reader.read_object(key))

@@ -6,35 +6,45 @@ from pathlib import Path
 
 import torch
 
-from mindllm.checkpoint.recipe import Recipe, Source, listed, same_bits
+from mindllm.checkpoint.recipe import Recipe, Source, listed, same_bits, share_of
 from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsReader, SafetensorsWriter
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of
 from mindllm.models.families.transforms import merge, split
 
 _UNUSED = re.compile(r".*rotary_emb\.inv_freq")  # a buffer that old versions of transformers saved
+_LAYER = re.compile(r"model\.layers\.(\d+)\..*")
 _WEIGHT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_FP8, _DEQUANTISED, _SCALE = torch.float8_e4m3fn, torch.bfloat16, "_scale_inv"
 
 
 class HfSource:
     """Reads the weights of an architecture from safetensors files.
 
     The constructor checks that the files hold exactly the architecture's tensors, in the right shapes and one dtype per
-    mcore key; a tied output layer that is there all the same must equal the embedding. Raises UserError listing what
-    does not fit.
+    mcore key; a tied output layer that is there all the same must equal the embedding. Weights in fp8 with a scale per
+    ``fp8_block`` are read as the bf16 they stand for. Raises UserError listing what does not fit.
     """
 
-    def __init__(self, reader: SafetensorsReader, architecture: Architecture, weights: Sequence[Weight]) -> None:
+    def __init__(
+        self,
+        reader: SafetensorsReader,
+        architecture: Architecture,
+        weights: Sequence[Weight],
+        fp8_block: tuple[int, int] | None = None,
+    ) -> None:
         self.directory = reader.directory
         self._reader = reader
         self._architecture = architecture
+        self._fp8_block = fp8_block
         self._check_names(weights)
         self._check_tensors(weights)
 
     def _check_names(self, weights: Sequence[Weight]) -> None:
         present = self._reader.infos.keys()
         expected = {name for weight in weights for name in weight.hf}
-        ignored = {name for name in present if _UNUSED.fullmatch(name)}
+        ignored = {name for name in present if _UNUSED.fullmatch(name) or self._is_dropped(name)}
+        ignored |= {name + _SCALE for name in expected if name in present and self._is_fp8(name)}
         if self._architecture.tie_embeddings:
             ignored |= self._tied_output()
         missing = expected - present
@@ -43,6 +53,18 @@ class HfSource:
         left_over = present - expected - ignored
         if left_over:
             raise UserError(f"{self.directory} has tensors that its config.json does not imply: {listed(left_over)}")
+
+    def _is_dropped(self, name: str) -> bool:
+        """Return whether a tensor is of a layer that predicts further tokens, which the family leaves out."""
+        match = _LAYER.fullmatch(name)
+        drops = family_of(self._architecture.family).drops_later_layers
+        return drops and match is not None and int(match[1]) >= self._architecture.num_layers
+
+    def _is_fp8(self, name: str) -> bool:
+        return self._fp8_block is not None and self._reader.infos[name].dtype == _FP8
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return _DEQUANTISED if self._is_fp8(name) else self._reader.infos[name].dtype
 
     def _tied_output(self) -> set[str]:
         """Return the name of a tied output layer that is in the files all the same, after comparing it."""
@@ -65,28 +87,54 @@ class HfSource:
                 info = self._reader.infos[name]
                 if info.shape != shape:
                     raise UserError(f"{info.path}: {name} has shape {info.shape}; config.json implies {shape}")
-                if info.dtype not in _WEIGHT_DTYPES:
+                if self._is_fp8(name):
+                    self._check_scale(name)
+                if self._dtype(name) not in _WEIGHT_DTYPES:
                     raise UserError(
                         f"{info.path}: {name} is {info.dtype}; weights of fp32, bf16 and fp16 can be converted"
                     )
                 first = firsts.setdefault(weight.mcore, name)
-                if info.dtype != self._reader.infos[first].dtype:
+                if self._dtype(name) != self._dtype(first):
                     raise UserError(
-                        f"{name} is {info.dtype} but {first} {self._reader.infos[first].dtype}; megatron-core keeps "
-                        "them in one tensor"
+                        f"{name} is {self._dtype(name)} but {first} {self._dtype(first)}; megatron-core keeps them in "
+                        "one tensor"
                     )
+
+    def _check_scale(self, name: str) -> None:
+        info, scale = self._reader.infos[name], self._reader.infos.get(name + _SCALE)
+        block = self._fp8_block or (1, 1)
+        wanted = tuple(-(-size // width) for size, width in zip(info.shape, block, strict=False))
+        if scale is None or len(info.shape) != 2 or scale.shape != wanted:
+            found = "is missing" if scale is None else f"has shape {scale.shape}"
+            raise UserError(f"{info.path}: {name} is fp8 in blocks of {block}; its {_SCALE} {found}, not {wanted}")
 
     def dtype(self, weight: Weight) -> torch.dtype:
         """Return the dtype of what :meth:`read` returns."""
-        return self._reader.infos[weight.hf[0]].dtype
+        return self._dtype(weight.hf[0])
 
     def read(self, weight: Weight) -> torch.Tensor:
         """Return the tensor of ``weight.mcore_shape`` made from the Hugging Face ones."""
-        return merge(weight, [self._reader.read(name) for name in weight.hf], self._architecture)
+        return merge(weight, [self._read(name) for name in weight.hf], self._architecture)
+
+    def _read(self, name: str) -> torch.Tensor:
+        """Return a Hugging Face tensor; one in fp8 as the bf16 that it stands for."""
+        if not self._is_fp8(name) or self._fp8_block is None:
+            return self._reader.read(name)
+        return dequantised(self._reader.read(name), self._reader.read(name + _SCALE), self._fp8_block)
 
     def origin(self, weight: Weight) -> str:
         """Return the Hugging Face names."""
         return " or ".join(weight.hf)
+
+
+def dequantised(tensor: torch.Tensor, scale: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
+    """Return ``tensor`` ``[rows, columns]`` fp8 times the ``scale`` of each block, in bf16."""
+    result = torch.empty(tensor.shape, dtype=_DEQUANTISED)
+    rows, columns = block
+    for number, factors in enumerate(scale.float()):
+        part = slice(number * rows, (number + 1) * rows)
+        result[part] = tensor[part].float() * factors.repeat_interleave(columns)[: tensor.shape[1]]
+    return result
 
 
 class HfTarget:
@@ -94,6 +142,7 @@ class HfTarget:
 
     def __init__(self, directory: Path, recipe: Recipe, source: Source, max_shard_bytes: int) -> None:
         self._architecture = recipe.architecture
+        self._weights = recipe.weights
         planned = [
             PlannedTensor(name, recipe.dtype_of(source, weight), shape)
             for weight in recipe.weights
@@ -105,6 +154,19 @@ class HfTarget:
         """Write the Hugging Face tensors that ``tensor`` is made of."""
         for name, part in zip(weight.hf, split(weight, tensor, self._architecture), strict=True):
             self._writer.write(name, part)
+
+    def share(self, worker: int, num_workers: int) -> Sequence[Weight]:
+        """Take a run of the weights; the files are there already, and every tensor has its place in them."""
+        return share_of(self._weights, worker, num_workers)
+
+    def end_share(self) -> set[str]:
+        """Return the names that were written."""
+        return self._writer.written
+
+    def merge(self, results: Sequence[set[str]]) -> None:
+        """Note the names that were written."""
+        for names in results:
+            self._writer.written |= names
 
     def finish(self) -> None:
         """Write the index."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindllm.checkpoint.head import HEADS, Head, default_head
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture, load_architecture
+from mindllm.models.families import Architecture, fp8_block, load_architecture, read_config
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
 INFO_NAME = "mindllm.json"
@@ -133,8 +133,8 @@ def write_checkpoint_info(
 def copy_hf_files(source: str | Path, target: str | Path, dtype: str | None = None) -> list[str]:
     """Copy config, generation config, tokenizer and chat template files; return the names copied.
 
-    ``target`` is created. With ``dtype``, ``config.json`` states it if it stated another one, and is otherwise a copy
-    byte for byte. Raises UserError when ``source`` has no ``config.json``.
+    ``target`` is created. With ``dtype``, ``config.json`` states it if it stated another one or a quantisation, and is
+    otherwise a copy byte for byte. Raises UserError when ``source`` has no ``config.json``.
     """
     architecture = load_architecture(source)
     target = Path(target)
@@ -146,14 +146,15 @@ def copy_hf_files(source: str | Path, target: str | Path, dtype: str | None = No
             shutil.copytree(path, target / name, dirs_exist_ok=True)
         else:
             shutil.copyfile(path, target / name)
-    if dtype is not None and dtype != architecture.dtype:
+    if dtype is not None and (dtype != architecture.dtype or fp8_block(read_config(source))):
         _restate_dtype(target / "config.json", dtype)
     return names
 
 
 def _restate_dtype(path: Path, dtype: str) -> None:
-    """Set the dtype that a ``config.json`` states, under the name (old or new) that it uses."""
+    """Set the dtype that a ``config.json`` states, under the name (old or new) that it uses, and no quantisation."""
     config = json.loads(path.read_text(encoding="utf-8"))
+    config.pop("quantization_config", None)
     for name in [name for name in ("dtype", "torch_dtype") if name in config] or ["dtype"]:
         config[name] = dtype
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,9 +1,11 @@
 """What one conversion does to every tensor, the two ends it connects, and the small helpers that they share."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -29,7 +31,20 @@ class Source(Protocol):
 
 
 class Target(Protocol):
-    """A checkpoint being written from the same tensors; each weight of the model is written once, in any order."""
+    """A checkpoint being written from the same tensors; each weight of the model is written once, in any order.
+
+    Several processes may write one: forked copies of the target each take a share, and the original merges what they
+    say at the end.
+    """
+
+    def share(self, worker: int, num_workers: int) -> Sequence[Weight]:
+        """Take one of ``num_workers`` shares in this process, and return the weights to write for it."""
+
+    def end_share(self) -> Any:
+        """Complete this process's share, and return what the original must know."""
+
+    def merge(self, results: Sequence[Any]) -> None:
+        """Learn what the processes with the shares have written."""
 
     def write(self, weight: Weight, tensor: torch.Tensor) -> None:
         """Write one tensor of ``weight.mcore_shape``."""
@@ -42,7 +57,7 @@ class Target(Protocol):
 class Recipe:
     """The weights to convert, in order; ``num_vocab_rows`` is the padded vocabulary of the mcore side.
 
-    ``dtype`` is that of the result; None keeps every tensor's own.
+    ``dtype`` is that of the result; None keeps every tensor's own, and some weights always keep it.
     """
 
     architecture: Architecture
@@ -52,12 +67,12 @@ class Recipe:
 
     def dtype_of(self, source: Source, weight: Weight) -> torch.dtype:
         """Return the dtype that ``weight`` has in the result."""
-        return self.dtype or source.dtype(weight)
+        return source.dtype(weight) if weight.keeps_dtype or self.dtype is None else self.dtype
 
     def produce(self, source: Source, weight: Weight) -> torch.Tensor:
         """Return ``weight`` in the dtype of the result."""
         tensor = source.read(weight)
-        return tensor if self.dtype is None else tensor.to(self.dtype)
+        return tensor.to(self.dtype_of(source, weight))
 
     def stored_dtype(self, source: Source) -> torch.dtype:
         """Return the dtype that the result's config should state: that of its embedding."""
@@ -85,9 +100,16 @@ def ordered_weights(architecture: Architecture) -> list[Weight]:
     return sorted(weights, key=lambda weight: architecture.num_layers if weight.layer is None else weight.layer)
 
 
-def transfer(source: Source, target: Target, recipe: Recipe) -> None:
-    """Write every weight, one at a time."""
-    for weight in recipe.weights:
+def share_of(weights: Sequence[Weight], worker: int, num_workers: int) -> Sequence[Weight]:
+    """Return the run of ``weights`` for one of ``num_workers``, with about the same number of elements for each."""
+    ends = list(accumulate(torch.Size(weight.mcore_shape).numel() for weight in weights))
+    bounds = [bisect_left(ends, ends[-1] * part / num_workers) for part in (worker, worker + 1)]
+    return weights[bounds[0] : bounds[1] if worker + 1 < num_workers else len(weights)]
+
+
+def transfer(source: Source, target: Target, recipe: Recipe, weights: Sequence[Weight]) -> None:
+    """Write ``weights``, one at a time."""
+    for weight in weights:
         target.write(weight, recipe.produce(source, weight))
 
 

@@ -31,6 +31,7 @@ _DTYPES = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
@@ -61,23 +62,23 @@ class PlannedTensor:
 
 
 class SafetensorsReader:
-    """All tensors of a directory with ``model.safetensors`` or shards listed in ``model.safetensors.index.json``.
+    """All tensors of a directory with one file ``single_name``, or shards that ``model.safetensors.index.json`` lists.
 
     The constructor reads and validates the headers and the index. Raises UserError naming the file for a missing or
     truncated shard, an index that disagrees with the shards, and a tensor that appears twice.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, single_name: str = SINGLE_NAME) -> None:
         self.directory = Path(directory)
         index_path = self.directory / INDEX_NAME
         self._open_path: Path | None = None
         self._file: BinaryIO | None = None
         if index_path.is_file():
             self.infos = self._read_shards(index_path)
-        elif (self.directory / SINGLE_NAME).is_file():
-            self.infos = read_header(self.directory / SINGLE_NAME)
+        elif (self.directory / single_name).is_file():
+            self.infos = read_header(self.directory / single_name)
         else:
-            raise UserError(f"{self.directory} has neither {SINGLE_NAME} nor {INDEX_NAME}{_other_formats(directory)}")
+            raise UserError(f"{self.directory} has neither {single_name} nor {INDEX_NAME}{_other_formats(directory)}")
 
     def _read_shards(self, index_path: Path) -> dict[str, TensorInfo]:
         """Return the tensors of every shard that the index names, checked against the index."""
@@ -212,25 +213,26 @@ class SafetensorsWriter:
         for number, shard in enumerate(shards, start=1):
             name = SINGLE_NAME if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
             self._infos.update(_write_header(directory / name, shard))
-        self._pending = set(self._infos)
+        self.written: set[str] = set()
         self._is_sharded = len(shards) > 1
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Write one contiguous tensor; its dtype and shape must be the planned ones, and it is written once."""
         info = self._infos[name]
-        if name not in self._pending or tensor.dtype != info.dtype or tuple(tensor.shape) != info.shape:
+        if name in self.written or tensor.dtype != info.dtype or tuple(tensor.shape) != info.shape:
             raise ValueError(f"{name} was not planned as {tensor.dtype} {tuple(tensor.shape)}, or is already written")
         with info.path.open("r+b", buffering=0) as file:
             file.seek(info.offset)
             view, done = tensor.reshape(-1).view(torch.uint8).numpy().data, 0
             while done < info.num_bytes:
                 done += file.write(view[done:])
-        self._pending.remove(name)
+        self.written.add(name)
 
     def finish(self) -> None:
         """Write the index when there are several shards. Raises ValueError if a planned tensor is missing."""
-        if self._pending:
-            raise ValueError(f"tensors never written: {', '.join(sorted(self._pending))}")
+        pending = self._infos.keys() - self.written
+        if pending:
+            raise ValueError(f"tensors never written: {', '.join(sorted(pending))}")
         if self._is_sharded:
             total = sum(info.num_bytes for info in self._infos.values())
             weight_map = {name: info.path.name for name, info in sorted(self._infos.items())}

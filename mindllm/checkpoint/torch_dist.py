@@ -1,7 +1,7 @@
 """torch_dist (PyTorch Distributed Checkpoint) directories, tensor by tensor, without a model or a process group.
 
-Layer parameters are stacked in this format: one key with a leading ``[num_layers]`` axis. They are written one chunk
-per layer and read one layer at a time, so memory stays at one layer's tensor. megatron-core's
+Parameters of layers and experts are stacked in this format: one key with leading ``[num_layers, num_experts]`` axes.
+They are written and read a slice at a time, so memory stays at one layer's tensor. megatron-core's
 ``dist_checkpointing.load`` reads what is written here at any layout, and whatever chunks it saved are read here.
 """
 
@@ -10,9 +10,10 @@ import json
 import math
 import pickle
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self, cast
+from typing import Self
 
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -25,12 +26,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.utils import _create_file_view
 
 from mindllm.checkpoint.metadata_pickle import read_metadata
+from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor, write_all
 from mindllm.errors import UserError
 
-_DATA_NAME = "__0_0.distcp"
 # What megatron-core 0.16.1 expects in metadata.json to choose its reader.
 _BACKEND = {
     "sharded_backend": "torch_dist",
@@ -40,72 +40,108 @@ _BACKEND = {
 }
 
 
-class TorchDistWriter:
-    """Writes a torch_dist directory; it is readable only after :meth:`finish`."""
+@dataclass
+class Written:
+    """What a writer has put into its data file, for the metadata."""
 
-    def __init__(self, directory: Path) -> None:
+    tensors: dict[str, TensorStorageMetadata] = field(default_factory=dict)
+    objects: dict[str, BytesStorageMetadata] = field(default_factory=dict)
+    places: dict[MetadataIndex, _StorageInfo] = field(default_factory=dict)
+
+    def add(self, other: "Written") -> None:
+        """Add what another writer has put into another file. Raises ValueError if something is in both."""
+        twice = self.places.keys() & other.places.keys()
+        if twice:
+            raise ValueError(f"written twice: {sorted(index.fqn for index in twice)[:3]}")
+        for key, entry in other.tensors.items():
+            self.tensors.setdefault(key, TensorStorageMetadata(entry.properties, entry.size, [])).chunks += entry.chunks
+        self.objects |= other.objects
+        self.places |= other.places
+
+
+class TorchDistWriter:
+    """Writes a torch_dist directory; it is readable only after :meth:`finish`.
+
+    Several writers may fill one directory, each the data file of its ``part``; one of them finishes it after adding
+    what the others have ``written``.
+    """
+
+    def __init__(self, directory: Path, part: int = 0) -> None:
         self.directory = directory
-        self._file = (directory / _DATA_NAME).open("wb")
-        self._tensors: dict[str, TensorStorageMetadata] = {}
-        self._objects: dict[str, BytesStorageMetadata] = {}
-        self._places: dict[MetadataIndex, _StorageInfo] = {}
+        self.written = Written()
+        self._name = f"__{part}_0.distcp"
+        self._file = (directory / self._name).open("wb", buffering=0)
 
     def write(self, key: str, tensor: torch.Tensor) -> None:
         """Write a whole tensor under ``key``."""
-        self._write_chunk(key, tensor, (0,) * tensor.dim(), tuple(tensor.shape))
+        self.write_slice(key, tensor, (), ())
 
     def write_layer(self, key: str, tensor: torch.Tensor, layer: int, num_layers: int) -> None:
         """Write ``tensor`` ``[...]`` as layer ``layer`` of the stacked tensor ``[num_layers, ...]`` under ``key``."""
-        self._write_chunk(key, tensor.unsqueeze(0), (layer,) + (0,) * tensor.dim(), (num_layers, *tensor.shape))
+        self.write_slice(key, tensor, (layer,), (num_layers,))
 
-    def write_empty_object(self, key: str, layer: int, num_layers: int) -> None:
-        """Write None as layer ``layer`` of the object ``key``, under megatron-core's name for one layer of it."""
-        index = MetadataIndex(f"{key}/shard_{layer}_{num_layers}")
+    def write_slice(self, key: str, tensor: torch.Tensor, index: tuple[int, ...], extent: tuple[int, ...]) -> None:
+        """Write ``tensor`` ``[...]`` as slice ``index`` of the stacked tensor ``[*extent, ...]`` under ``key``."""
+        chunk = tensor.reshape((1,) * len(index) + tuple(tensor.shape))
+        self.write_chunk(key, chunk, index + (0,) * tensor.dim(), extent + tuple(tensor.shape))
+
+    def write_empty_object(self, key: str, index: tuple[int, ...], extent: tuple[int, ...]) -> None:
+        """Write None as slice ``index`` of the object ``key``, under megatron-core's name for one slice of it."""
+        offset, shape = (".".join(map(str, numbers)) for numbers in (index or (0,), extent or (1,)))
         begin = self._file.tell()
-        self._save([None])
-        self._objects[index.fqn] = BytesStorageMetadata()
-        self._places[index] = _StorageInfo(_DATA_NAME, begin, self._file.tell() - begin)
+        ArchiveWriter(self._file).finish([None])
+        self._note_object(f"{key}/shard_{offset}_{shape}", begin)
 
-    def _save(self, value: object) -> None:
-        """Append ``value`` to the data file, in the encoding of DCP's file system writer."""
-        try:
-            torch.save(value, self._file)
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # a full disk, which torch masks as it closes its archive
-                raise error.__context__ from None
-            raise
-
-    def _write_chunk(self, key: str, chunk: torch.Tensor, offset: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        """Append one chunk to the data file and note its place."""
-        if chunk.untyped_storage().nbytes() != chunk.nbytes:
-            chunk = chunk.clone()  # torch.save writes whole storages
+    def write_object(self, key: str, content: bytes) -> None:
+        """Write an object that is already encoded."""
         begin = self._file.tell()
-        self._save(chunk)
-        place = _StorageInfo(_DATA_NAME, begin, self._file.tell() - begin)
+        write_all(self._file, memoryview(content))
+        self._note_object(key, begin)
+
+    def _note_object(self, key: str, begin: int) -> None:
+        self.written.objects[key] = BytesStorageMetadata()
+        self.written.places[MetadataIndex(key)] = _StorageInfo(self._name, begin, self._file.tell() - begin)
+
+    def write_chunk(self, key: str, chunk: torch.Tensor, offset: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        """Append the block at ``offset`` of the tensor ``key`` of ``shape``, and note its place."""
+        begin = self._file.tell()
+        archive = ArchiveWriter(self._file)
+        archive.finish(archive.add(chunk.contiguous()))
+        place = _StorageInfo(self._name, begin, self._file.tell() - begin)
 
         entry = TensorStorageMetadata(TensorProperties(dtype=chunk.dtype), torch.Size(shape), [])
-        entry = self._tensors.setdefault(key, entry)
+        entry = self.written.tensors.setdefault(key, entry)
         index = MetadataIndex(key, offset)
-        if entry.properties.dtype != chunk.dtype or tuple(entry.size) != shape or index in self._places:
+        if entry.properties.dtype != chunk.dtype or tuple(entry.size) != shape or index in self.written.places:
             raise ValueError(f"chunk {offset} of {key} is written twice or disagrees with the earlier ones")
         entry.chunks.append(ChunkStorageMetadata(torch.Size(offset), chunk.shape))
-        self._places[index] = place
+        self.written.places[index] = place
 
-    def finish(self, iteration: int) -> None:
-        """Write the descriptions without which nothing reads the data; ``iteration`` goes into ``common.pt``."""
+    def close(self) -> None:
+        """Close the data file."""
         self._file.close()
-        for key, entry in self._tensors.items():
+
+    def finish(self, iteration: int, common: bytes | None = None) -> None:
+        """Write the descriptions without which nothing reads the data.
+
+        ``common`` is the content of ``common.pt``; by default it holds ``iteration``.
+        """
+        self.close()
+        for key, entry in self.written.tensors.items():
             if sum(math.prod(chunk.sizes) for chunk in entry.chunks) != math.prod(entry.size):
-                raise ValueError(f"{key} has layers that were never written")
+                raise ValueError(f"{key} has parts that were never written")
         metadata = Metadata(
-            state_dict_metadata={**self._tensors, **self._objects},
-            storage_data=self._places,
+            state_dict_metadata={**self.written.tensors, **self.written.objects},
+            storage_data=self.written.places,
             storage_meta=StorageMeta(),
             version="1.0.0",
         )
         with (self.directory / ".metadata").open("wb") as file:
             pickle.dump(metadata, file)
-        torch.save({"iteration": iteration}, self.directory / "common.pt")
+        if common is None:
+            torch.save({"iteration": iteration}, self.directory / "common.pt")
+        else:
+            (self.directory / "common.pt").write_bytes(common)
         (self.directory / "metadata.json").write_text(json.dumps(_BACKEND), encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -114,7 +150,7 @@ class TorchDistWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self.close()
 
 
 class TorchDistReader:
@@ -132,6 +168,7 @@ class TorchDistReader:
         self._check_files()
         entries = self._metadata.state_dict_metadata.items()
         self._tensors = {key: entry for key, entry in entries if isinstance(entry, TensorStorageMetadata)}
+        self._objects = {key for key, entry in entries if isinstance(entry, BytesStorageMetadata)}
 
     def _check_files(self) -> None:
         lengths: dict[str, int] = {}
@@ -163,8 +200,29 @@ class TorchDistReader:
 
     def read_layer(self, key: str, layer: int) -> torch.Tensor:
         """Return ``[...]``, layer ``layer`` of the stacked tensor ``key`` ``[num_layers, ...]``."""
-        size = tuple(self._tensors[key].size)
-        return self._assemble(key, (layer,) + (0,) * (len(size) - 1), (1, *size[1:]))[0]
+        return self.read_slice(key, (layer,))
+
+    def read_slice(self, key: str, index: tuple[int, ...]) -> torch.Tensor:
+        """Return ``[...]``, slice ``index`` of the stacked tensor ``key`` ``[*extent, ...]``."""
+        shape = tuple(self._tensors[key].size)[len(index) :]
+        block = self._assemble(key, index + (0,) * len(shape), (1,) * len(index) + shape)
+        return block.reshape(shape)
+
+    def objects(self) -> set[str]:
+        """Return the keys of everything that is not a tensor."""
+        return set(self._objects)
+
+    def read_object(self, key: str) -> bytes:
+        """Return an object as it is encoded."""
+        place = self._places[MetadataIndex(key)]
+        file = self._open(self.directory / place.relative_path)
+        file.seek(place.offset)
+        return file.read(place.length)
+
+    def chunks(self, key: str) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
+        """Yield the stored blocks of ``key`` with their offsets."""
+        for chunk in self._tensors[key].chunks:
+            yield tuple(chunk.offsets), self._read_chunk(key, chunk)
 
     def _assemble(self, key: str, start: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
         """Return the block of ``key`` at ``start`` with ``shape``."""
@@ -195,17 +253,21 @@ class TorchDistReader:
         if place is None or getattr(place, "transform_descriptors", None):
             raise UserError(f"{self.directory}: chunk {tuple(chunk.offsets)} of {key} is not stored plainly")
         path = self.directory / place.relative_path
-        if self._file is None or self._file.name != str(path):
-            self.close()
-            self._file = path.open("rb")
-        view = cast(IO[bytes], _create_file_view(self._file, place.offset, place.length))
         try:
-            data = torch.load(view, "cpu", weights_only=True)
+            archive = ArchiveReader(self._open(path), place.offset, place.length)
+            data = archive.read(archive.value) if isinstance(archive.value, StoredTensor) else None
         except Exception as error:  # a damaged zip or a refused pickle; both are reported as what they are: bad input
             raise UserError(f"{path} is damaged at tensor {key}: {str(error).splitlines()[0]}") from None
         if not isinstance(data, torch.Tensor) or data.shape != chunk.sizes or data.dtype != self.dtype(key):
             raise UserError(f"{path}: tensor {key} is not stored as .metadata describes it")
         return data
+
+    def _open(self, path: Path) -> io.BufferedReader:
+        """Return the open data file ``path``, closing the one before."""
+        if self._file is None or self._file.name != str(path):
+            self.close()
+            self._file = path.open("rb")
+        return self._file
 
     def close(self) -> None:
         """Close the data file that is open, if one is."""

@@ -1,7 +1,14 @@
 """Model families: what a Hugging Face config and its tensors mean. Free of torch and megatron; see ``registry``."""
 
-from mindllm.models.families.architecture import Architecture, Llama3RopeScaling
-from mindllm.models.families.base import Family
+from mindllm.models.families.architecture import (
+    Architecture,
+    LatentAttention,
+    Llama3RopeScaling,
+    MixtureOfExperts,
+    YarnRopeScaling,
+    unsupported_for_training,
+)
+from mindllm.models.families.base import Family, fp8_block
 from mindllm.models.families.registry import family_of, load_architecture, read_config
 from mindllm.models.families.weights import EMBEDDING_KEY, OUTPUT_KEY, Weight
 
@@ -10,9 +17,14 @@ __all__ = [
     "OUTPUT_KEY",
     "Architecture",
     "Family",
+    "LatentAttention",
     "Llama3RopeScaling",
+    "MixtureOfExperts",
     "Weight",
+    "YarnRopeScaling",
     "family_of",
+    "fp8_block",
     "load_architecture",
     "read_config",
+    "unsupported_for_training",
 ]

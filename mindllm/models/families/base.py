@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from mindllm.errors import UserError, did_you_mean
 from mindllm.models.families.architecture import Architecture
+from mindllm.models.families.experts import LATENT_FIELDS, MoeFields, parse_latent_attention
+from mindllm.models.families.fields import boolean, dtype_name, positive_float, positive_int
 from mindllm.models.families.rope import ROPE_FIELDS, parse_rope
 from mindllm.models.families.weights import Rule, Weight, expand
 
@@ -15,8 +17,11 @@ _HONOURED = ROPE_FIELDS | {
     *("architectures", "dtype", "head_dim", "initializer_range", "max_position_embeddings", "model_type"),
     *("id2label", "num_key_value_heads", "num_labels", "rms_norm_eps", "tie_word_embeddings", "torch_dtype"),
 }
-_SLIDING_WINDOW = frozenset({"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"})
-_DTYPES = ("float32", "bfloat16", "float16")
+_WINDOW_FIELDS = {
+    "none": frozenset[str](),
+    "optional": frozenset({"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}),
+    "always": frozenset({"sliding_window"}),
+}
 
 # Fields that say nothing about the weights or the forward pass of a decoder: special tokens and generation
 # (generation_config.json and the tokenizer have them), task heads, bookkeeping.
@@ -32,7 +37,6 @@ _IRRELEVANT = frozenset(
     "torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache".split()
 )
 _REFUSED = {
-    "quantization_config": "quantised weights cannot be converted; use the bf16, fp16 or fp32 model",
     "auto_map": "code shipped with a model is never run; remove the field if the weights are a plain model's",
 }
 
@@ -42,7 +46,11 @@ class Family:
     """One model family, declared as data.
 
     ``defaults`` are the values transformers assumes for fields a config leaves out; ``fixed`` are fields with the only
-    value that the family's forward pass expresses; ``rules`` list every tensor.
+    value that the family's forward pass expresses; ``rules`` list every tensor. ``sliding_window`` says which fields
+    describe one: ``optional`` those of Qwen (a window on some layers only is refused), ``always`` the one field of
+    Mistral. ``rope_types`` are the scalings of the rotary embedding that the family's own code has. In models with
+    ``alibi_length`` instead of ``max_position_embeddings`` positions are ALiBi's. Tensors of layers beyond the last
+    are left out with ``drops_later_layers``. Fields of ``required`` must be stated, for the reason given.
     """
 
     name: str
@@ -53,6 +61,15 @@ class Family:
     irrelevant: frozenset[str] = field(default=frozenset())
     qkv_bias: bool = False
     qk_layernorm: bool = False
+    sliding_window: Literal["none", "optional", "always"] = "none"
+    rope_types: tuple[str, ...] = ("default", "llama3")
+    partial_rotary: bool = False
+    rotary_interleaved: bool = False
+    alibi_length: str | None = None
+    moe: MoeFields | None = None
+    latent_attention: bool = False
+    drops_later_layers: bool = False
+    required: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def scoring_class(self) -> str:
@@ -76,38 +93,50 @@ class Family:
         self._check_fields(config, source)
         values = {**self.defaults, **{key: value for key, value in config.items() if value is not None}}
         scalar_head = self._has_scalar_head(config, source)
-        sizes = {key: _positive_int(values, key, source) for key in _REQUIRED_SIZES}
-        _refuse_sliding_window(values, source)
-        heads, hidden = sizes["num_attention_heads"], sizes["hidden_size"]
-        values.setdefault("num_key_value_heads", heads)
-        if values.get("head_dim") is None:
-            if hidden % heads:
-                raise UserError(f"{source}: hidden_size {hidden} is not divisible by num_attention_heads {heads}")
-            values["head_dim"] = hidden // heads
-        groups = _positive_int(values, "num_key_value_heads", source)
-        if heads % groups:
-            raise UserError(f"{source}: num_attention_heads {heads} is not divisible by num_key_value_heads {groups}")
-        rotary_base, rope_scaling = parse_rope(config, self.defaults["rope_theta"], source)
+        sizes = {key: positive_int(values, key, source) for key in _REQUIRED_SIZES}
+        num_layers = sizes["num_hidden_layers"]
+        mla = parse_latent_attention(values, source) if self.latent_attention else None
+        if mla is not None:
+            values |= {"head_dim": mla.nope_dim + mla.rope_dim, "num_key_value_heads": sizes["num_attention_heads"]}
+        head_dim, groups = _head_sizes(values, source)
+        rope = parse_rope(config, self.defaults["rope_theta"], source, self.rope_types, self.partial_rotary)
+        alibi = self.alibi_length is not None and self.alibi_length in config
+        length = "max_position_embeddings" if self.alibi_length is None or not alibi else self.alibi_length
         return Architecture(
             family=self.name,
-            num_layers=sizes["num_hidden_layers"],
-            hidden_size=hidden,
+            num_layers=num_layers,
+            hidden_size=sizes["hidden_size"],
             ffn_hidden_size=sizes["intermediate_size"],
-            num_attention_heads=heads,
+            num_attention_heads=sizes["num_attention_heads"],
             num_query_groups=groups,
-            head_dim=_positive_int(values, "head_dim", source),
+            head_dim=head_dim,
             vocab_size=sizes["vocab_size"],
-            max_position_embeddings=_positive_int(values, "max_position_embeddings", source),
-            norm_epsilon=_positive_float(values, "rms_norm_eps", source),
-            rotary_base=rotary_base,
-            tie_embeddings=_boolean(values, "tie_word_embeddings", source) and not scalar_head,
+            max_position_embeddings=positive_int(values, length, source),
+            norm_epsilon=positive_float(values, "rms_norm_eps", source),
+            rotary_base=rope.base,
+            tie_embeddings=boolean(values, "tie_word_embeddings", source) and not scalar_head,
             qkv_bias=self.qkv_bias,
             qk_layernorm=self.qk_layernorm,
-            dtype=_dtype(config, source),
-            init_std=_positive_float(values, "initializer_range", source),
-            rope_scaling=rope_scaling,
+            dtype=dtype_name(config, source),
+            init_std=positive_float(values, "initializer_range", source),
+            rope_scaling=rope.scaling,
             scalar_head=scalar_head,
+            rotary_fraction=rope.fraction,
+            rotary_interleaved=self.rotary_interleaved,
+            sliding_window=self._window(config, values, source),
+            position_embedding="alibi" if alibi else "rope",
+            moe=None if self.moe is None else self.moe.parse(values, num_layers, source),
+            mla=mla,
         )
+
+    def _window(self, config: Mapping[str, Any], values: Mapping[str, Any], source: str) -> int | None:
+        """Return how many tokens attention reaches back, None for all of them, which null means too."""
+        if self.sliding_window == "optional":
+            _refuse_sliding_window(values, source)
+        is_null = "sliding_window" in config and config["sliding_window"] is None
+        if self.sliding_window != "always" or is_null or not values.get("sliding_window"):
+            return None
+        return positive_int(values, "sliding_window", source)
 
     def _has_scalar_head(self, config: Mapping[str, Any], source: str) -> bool:
         """Return whether the model scores tokens with one number, refusing classifiers with several labels."""
@@ -127,18 +156,57 @@ class Family:
 
     def _check_fields(self, config: Mapping[str, Any], source: str) -> None:
         """Refuse every field that is neither honoured nor irrelevant, and wrong values of fixed ones."""
-        known = _HONOURED | _IRRELEVANT | self.irrelevant | self.fixed.keys()
+        known = _HONOURED | _IRRELEVANT | self.irrelevant | self.fixed.keys() | _WINDOW_FIELDS[self.sliding_window]
+        known |= self.moe.names() if self.moe is not None else set()
+        known |= LATENT_FIELDS if self.latent_attention else set()
+        if fp8_block(config, source) is not None:
+            known |= {"quantization_config"}
+        known |= {self.alibi_length} if self.alibi_length is not None else set()
         for key, value in config.items():
             if value is None or key in known:
                 continue
             if key in _REFUSED:
                 raise UserError(f"{source}: {key}: {_REFUSED[key]}")
-            if key not in _SLIDING_WINDOW or "use_sliding_window" not in self.defaults:
-                hint = did_you_mean(key, known)
-                raise UserError(f"{source}: field {key} = {value!r} is not known for family '{self.name}'{hint}")
+            hint = did_you_mean(key, known)
+            raise UserError(f"{source}: field {key} = {value!r} is not known for family '{self.name}'{hint}")
         for key, allowed in self.fixed.items():
-            if config.get(key) is not None and config[key] != allowed:
-                raise UserError(f"{source}: {key} is {config[key]!r}; family '{self.name}' supports {allowed!r} only")
+            value = self.defaults.get(key) if config.get(key) is None else config[key]
+            if value is not None and value != allowed:
+                raise UserError(f"{source}: {key} is {value!r}; family '{self.name}' supports {allowed!r} only")
+        for key, reason in self.required.items():
+            if key not in config:
+                raise UserError(f"{source}: field {key} is missing; {reason}")
+
+
+def fp8_block(config: Mapping[str, Any], source: str = "config.json") -> tuple[int, int] | None:
+    """Return the size of the blocks that share a scale when the weights are in fp8, None when they are not quantised.
+
+    Raises UserError for every other quantisation.
+    """
+    fields = config.get("quantization_config")
+    if fields is None:
+        return None
+    block = fields.get("weight_block_size") if isinstance(fields, Mapping) else None
+    if fields.get("quant_method") != "fp8" or not isinstance(block, list) or len(block) != 2:
+        raise UserError(
+            f"{source}: quantization_config: quantised weights other than fp8 with a weight_block_size cannot be "
+            "converted; use the bf16, fp16 or fp32 model"
+        )
+    return int(block[0]), int(block[1])
+
+
+def _head_sizes(values: Mapping[str, Any], source: str) -> tuple[int, int]:
+    """Return the size of a head and the number of key/value heads; both have defaults that depend on other fields."""
+    heads, hidden = values["num_attention_heads"], values["hidden_size"]
+    values = {"num_key_value_heads": heads, "head_dim": None, **values}
+    if values["head_dim"] is None:
+        if hidden % heads:
+            raise UserError(f"{source}: hidden_size {hidden} is not divisible by num_attention_heads {heads}")
+        values["head_dim"] = hidden // heads
+    groups = positive_int(values, "num_key_value_heads", source)
+    if heads % groups:
+        raise UserError(f"{source}: num_attention_heads {heads} is not divisible by num_key_value_heads {groups}")
+    return positive_int(values, "head_dim", source), groups
 
 
 def _refuse_sliding_window(values: Mapping[str, Any], source: str) -> None:
@@ -149,33 +217,3 @@ def _refuse_sliding_window(values: Mapping[str, Any], source: str) -> None:
     first = values.get("max_window_layers", 0)
     if values.get("use_sliding_window") and values.get("sliding_window") and first < values["num_hidden_layers"]:
         raise UserError(f"{source}: use_sliding_window is true for layers from {first} on; it is not supported")
-
-
-def _positive_int(values: Mapping[str, Any], key: str, source: str) -> int:
-    value = values.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{source}: {key} is {value!r}; a positive whole number is needed")
-    return value
-
-
-def _positive_float(values: Mapping[str, Any], key: str, source: str) -> float:
-    value = values.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise UserError(f"{source}: {key} is {value!r}; a positive number is needed")
-    return float(value)
-
-
-def _boolean(values: Mapping[str, Any], key: str, source: str) -> bool:
-    value = values.get(key)
-    if not isinstance(value, bool):
-        raise UserError(f"{source}: {key} is {value!r}; true or false is needed")
-    return value
-
-
-def _dtype(config: Mapping[str, Any], source: str) -> str:
-    """Return the stated dtype; transformers writes ``dtype``, and wrote ``torch_dtype`` before."""
-    value = config.get("dtype") or config.get("torch_dtype") or "float32"
-    name = str(value).removeprefix("torch.")
-    if name not in _DTYPES:
-        raise UserError(f"{source}: dtype is {value!r}; supported are {', '.join(_DTYPES)}")
-    return name

@@ -19,4 +19,5 @@ QWEN2 = Family(
     },
     fixed={"attention_dropout": 0.0, "hidden_act": "silu"},
     qkv_bias=True,
+    sliding_window="optional",
 )

@@ -20,4 +20,5 @@ QWEN3 = Family(
     },
     fixed={"attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu"},
     qk_layernorm=True,
+    sliding_window="optional",
 )

@@ -26,7 +26,9 @@ def test_both_directions_run_from_the_door(hf_qwen2: Path, tmp_path: Path, capfd
     paths = ["--load-dir", str(hf_qwen2), "--save-dir", str(tmp_path / "mcore")]
     assert main([*TO_MCORE, *paths, *layout, "--verify"]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert lines[0].startswith("plan: qwen2, 4 layers, float32, 0.5 MiB") and "read back and equal" in lines[1]
+    assert (
+        lines[0].startswith("plan: qwen2, 4 layers, float32, 31 tensors, 0.5 MiB") and "read back and equal" in lines[1]
+    )
 
     paths = ["--load-dir", str(tmp_path / "mcore"), "--save-dir", str(tmp_path / "back"), "--model-type-hf", "qwen2"]
     assert main([*TO_HF, *paths, "--iteration", "1", "--max-shard-size", "0.1MiB"]) == 0
@@ -64,6 +66,17 @@ def test_a_mistake_ends_with_one_sentence_and_status_2(
     assert main([*arguments, "--load-dir", str(tmp_path / "nowhere"), "--save-dir", str(tmp_path / "result")]) == 2
     error = capfd.readouterr().err
     assert error.startswith("error: ") and said in error and error.count("\n") == 1
+
+
+def test_a_dry_run_checks_and_plans_and_writes_nothing(
+    hf_qwen2: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = ["--load-dir", str(hf_qwen2), "--save-dir", str(tmp_path / "mcore"), "--dry-run"]
+    assert main([*TO_MCORE, *paths]) == 0
+    plan, last = capfd.readouterr().out.splitlines()
+    assert "MiB of memory and, at " in plan and last == "dry run: nothing was written"
+    assert not list(tmp_path.iterdir())
+    assert main([*TO_MCORE, *paths, "--model-type-hf", "llama"]) == 2
 
 
 @pytest.mark.parametrize(("text", "num_bytes"), [("500MB", 500_000_000), ("2GiB", 2**31), ("1.5 kb", 1500), ("7", 7)])

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "conversion.md"
 def test_every_command_of_the_page_runs(hf_qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    assert len(commands) == 5
+    assert len(commands) == 6
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "Qwen2.5-7B").symlink_to(hf_qwen2)
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,6 @@
 """Converted checkpoints against megatron-core itself: its models' keys, its loader, its saver, at several layouts."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 
 from mindllm.checkpoint import (
+    Options,
+    convert,
     convert_hf_to_mcore,
     convert_mcore_to_hf,
     copy_hf_files,
@@ -20,8 +23,9 @@ from mindllm.checkpoint import (
     write_checkpoint_info,
 )
 from mindllm.checkpoint.info import iteration_dir
-from mindllm.checkpoint.model_io import load_model, save_training_state
+from mindllm.checkpoint.model_io import load_model, load_training_state, save_training_state
 from mindllm.checkpoint.torch_dist import TorchDistReader
+from mindllm.errors import UserError
 from mindllm.models.builder import Layout, build_model
 from mindllm.models.families import load_architecture
 from mindllm.parallel.optimizer import OptimizerSettings, Trainer
@@ -108,9 +112,7 @@ def test_what_megatron_loads_and_saves_again_exports_to_the_same_bits(
     assert_same_tensors(read_all(hf), read_all(back))
 
 
-def _train_and_save(hf: Path, layout: Layout, source: Path, target: Path) -> None:
-    chunks = _build(hf, layout)
-    load_model(chunks, source)
+def _trainer(hf: Path, layout: Layout) -> Trainer:
     settings = OptimizerSettings(
         lr=1e-3,
         min_lr=0.0,
@@ -124,11 +126,42 @@ def _train_and_save(hf: Path, layout: Layout, source: Path, target: Path) -> Non
         adam_eps=1e-8,
         distributed=True,
     )
-    trainer = Trainer(chunks, settings)
+    return Trainer(_build(hf, layout), settings)
+
+
+def _train_and_save(hf: Path, layout: Layout, source: Path, target: Path) -> None:
+    trainer = _trainer(hf, layout)
+    load_model(trainer.chunks, source)
     if torch.distributed.get_rank() == 0:
         target.mkdir(parents=True)
     torch.distributed.barrier()
     save_training_state(trainer, target)
+
+
+def _load_training(hf: Path, layout: Layout, directory: Path) -> int:
+    """Let megatron-core restore model and optimizer, and return the steps done."""
+    trainer = _trainer(hf, layout)
+    load_training_state(trainer, directory)
+    return trainer.steps_done
+
+
+def test_a_trained_checkpoint_keeps_its_optimizer_when_asked(tmp_path: Path) -> None:
+    hf = make_hf_model(tmp_path / "hf", "qwen3", tied=True)
+    source = convert_hf_to_mcore(hf, tmp_path / "mcore")
+    target = iteration_dir(tmp_path / "trained", 2)
+    run_ranks(Layout(tensor=2), 1, _train_and_save, hf, Layout(tensor=2), source, target)
+    copy_hf_files(source / "hf", target / "hf")
+    info = read_checkpoint_info(source)
+    write_checkpoint_info(target, info.architecture, padded_vocab_size=102)
+    options = Options("mcore", "mcore", iteration=2, with_optimizer=True, workers=2)
+    kept = convert(tmp_path / "trained", tmp_path / "kept", options)
+    layout = Layout(pipeline=2)
+    assert run_ranks(layout, 1, _load_training, hf, layout, kept) == [0, 0]
+    with TorchDistReader(target) as before, TorchDistReader(kept) as after:
+        assert before.keys() == after.keys() and any(key.startswith("optimizer.") for key in after.keys())
+        assert all(torch.equal(before.read(key), after.read(key)) for key in after.keys())
+    with pytest.raises(UserError, match="--with-optimizer keeps the state of the same parameters"):
+        convert(tmp_path / "trained", tmp_path / "x", dataclasses.replace(options, head="reward"))
 
 
 def test_a_trained_checkpoint_exports_without_its_optimizer(tmp_path: Path) -> None:

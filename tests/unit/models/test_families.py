@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoConfig
 
 from mindllm.errors import UserError
-from mindllm.models.families import Llama3RopeScaling, family_of, load_architecture
+from mindllm.models.families import Llama3RopeScaling, YarnRopeScaling, family_of, load_architecture
 from mindllm.models.families.registry import FAMILIES
 
-CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+IN_TRANSFORMERS = [name for name in FAMILIES if name not in ("internlm2", "baichuan")]
+WITH_HEAD_DIM = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "seed_oss")
 SIZES = {
     "vocab_size": 101,
     "hidden_size": 64,
@@ -37,29 +38,68 @@ def parse(model_type: str = "llama", **changes: Any) -> Any:
     return family_of(model_type).parse(config(model_type, **changes))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", WITH_HEAD_DIM)
 def test_a_config_saved_by_transformers_is_read(name: str, tmp_path: Path) -> None:
-    saved = CONFIGS[name](**SIZES, head_dim=24, tie_word_embeddings=True, dtype="bfloat16", initializer_range=0.1)
+    changes = {"head_dim": 24, "tie_word_embeddings": True, "dtype": "bfloat16", "initializer_range": 0.1}
+    saved = AutoConfig.for_model(name, **SIZES, **changes)
     saved.save_pretrained(tmp_path)
     architecture = load_architecture(tmp_path)
     assert (architecture.family, architecture.dtype, architecture.head_dim) == (name, "bfloat16", 24)
     assert (architecture.num_layers, architecture.num_query_groups, architecture.vocab_size) == (3, 2, 101)
     assert architecture.tie_embeddings and architecture.init_std == 0.1
-    assert (architecture.qkv_bias, architecture.qk_layernorm) == (name == "qwen2", name == "qwen3")
+    assert architecture.qkv_bias == (name in ("qwen2", "seed_oss"))
+    assert architecture.qk_layernorm == name.startswith("qwen3")
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", IN_TRANSFORMERS)
 def test_fields_left_out_mean_what_transformers_takes_them_for(name: str) -> None:
-    sizes = {**SIZES, "num_attention_heads": 32, "hidden_size": 256}
+    sizes = {**SIZES, "num_attention_heads": 32, "hidden_size": 256, "num_hidden_layers": 5}
     del sizes["num_key_value_heads"]
-    theirs, ours = CONFIGS[name](**sizes), family_of(name).parse({"model_type": name, **sizes})
-    assert ours.num_query_groups == theirs.num_key_value_heads
-    assert ours.head_dim == (getattr(theirs, "head_dim", None) or 256 // 32)
+    if name == "deepseek_v2":
+        sizes |= {"num_experts_per_tok": 6, "q_lora_rank": 1536}  # without defaults
+    theirs, ours = AutoConfig.for_model(name, **sizes), family_of(name).parse({"model_type": name, **sizes})
+    if ours.mla is None:
+        assert ours.num_query_groups == theirs.num_key_value_heads
+        assert ours.head_dim == (getattr(theirs, "head_dim", None) or 256 // 32)
+    else:
+        mla = (ours.mla.query_rank, ours.mla.kv_rank, ours.mla.nope_dim, ours.mla.rope_dim, ours.mla.value_dim)
+        names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        assert mla == tuple(getattr(theirs, field) for field in names)
+    if ours.moe is not None:
+        assert ours.moe.top_k == theirs.num_experts_per_tok
+        num_experts = "num_experts" if name in ("qwen2_moe", "deepseek_v2") else "num_local_experts"
+        assert ours.moe.num_experts == getattr(theirs, num_experts)
+        assert ours.moe.normalize_top_k == getattr(theirs, "norm_topk_prob", True)
+        assert ours.moe.dense_layers == tuple(range(getattr(theirs, "first_k_dense_replace", 0)))
+        assert ours.moe.scaling_factor == getattr(theirs, "routed_scaling_factor", 1.0)
+        assert ours.moe.ffn_hidden_size == getattr(theirs, "moe_intermediate_size", SIZES["intermediate_size"])
+        assert ours.moe.num_groups == (8 if name == "deepseek_v3" else None)
     assert ours.rotary_base == theirs.rope_parameters["rope_theta"]
     assert ours.norm_epsilon == theirs.rms_norm_eps
     assert ours.max_position_embeddings == theirs.max_position_embeddings
     assert ours.tie_embeddings == theirs.tie_word_embeddings
     assert ours.init_std == theirs.initializer_range
+    if name in ("mistral", "mixtral", "phi3"):
+        assert ours.sliding_window == theirs.sliding_window
+
+
+def test_null_is_no_sliding_window_although_mistrals_default_is_one() -> None:
+    assert parse("mistral").sliding_window == 4096
+    assert parse("mistral", sliding_window=None).sliding_window is None
+    assert parse("phi3", sliding_window=2047).sliding_window == 2047
+
+
+def test_yarn_is_read_for_deepseek_with_its_defaults() -> None:
+    sizes = {"q_lora_rank": None, "num_experts_per_tok": 2}
+    scaling = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "mscale": 0.707}
+    assert parse("deepseek_v2", **sizes, rope_scaling=scaling).rope_scaling == YarnRopeScaling(
+        factor=40.0,
+        original_max_position_embeddings=4096,
+        beta_fast=32.0,
+        beta_slow=1.0,
+        mscale=0.707,
+        mscale_all_dim=0.0,
+    )
 
 
 def test_both_forms_of_rope_parameters_give_the_same_architecture() -> None:
@@ -109,6 +149,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"sliding_window": 4096}, "sliding_window"),
     ("llama", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
     ("llama", {"auto_map": {"AutoModel": "modeling.Model"}}, "auto_map"),
+    ("llama", {"quantization_config": {"quant_method": "fp8"}}, "weight_block_size"),
+    ("baichuan", {}, "z_loss_weight is missing; only Baichuan 2 states it"),
+    ("internlm2", {}, "bias is True"),
+    ("phi3", {"partial_rotary_factor": 1.5}, "partial_rotary_factor 1.5"),
+    ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "'longrope'"),
+    ("qwen3_moe", {"num_experts_per_tok": 200}, "num_experts_per_tok 200 is more than num_experts 128"),
+    ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise"),
+    ("deepseek_v3", {"topk_method": "greedy"}, "topk_method"),
+    ("deepseek_v3", {"n_group": 7, "num_hidden_layers": 5}, "n_group 7"),
+    ("deepseek_v2", {"scoring_func": "sigmoid"}, "scoring_func"),
     ("llama", {"rms_norm_epsilon": 1e-6}, "did you mean 'rms_norm_eps'"),
     ("llama", {"logit_scale": 2.0}, "logit_scale"),
     ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
@@ -132,7 +182,7 @@ def test_what_the_model_would_not_do_is_refused_by_name(model_type: str, changes
 
 def test_an_unknown_family_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config("qwen22")))
-    with pytest.raises(UserError, match=r"'qwen22' is not known; known are llama, qwen2, qwen3; did you mean 'qwen2'"):
+    with pytest.raises(UserError, match=r"'qwen22' is not known; known are llama, .*; did you mean 'qwen2'"):
         load_architecture(tmp_path)
 
 
@@ -152,3 +202,10 @@ def test_a_directory_without_a_usable_config_is_refused(tmp_path: Path, content:
         load_architecture(tmp_path)
     with pytest.raises(UserError, match="is not a directory"):
         load_architecture(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3_text", "olmo2", "granite", "glm4"])
+def test_a_family_that_megatron_core_cannot_express_is_refused_with_the_feature(name: str, tmp_path: Path) -> None:
+    AutoConfig.for_model(name).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"'{name}' is not supported by megatron-core: it "):
+        load_architecture(tmp_path)

@@ -1,0 +1,309 @@
+"""Files of ``torch.save``, written and read a tensor at a time and without running any pickle's code.
+
+Such a file is a zip archive of uncompressed entries: ``archive/data.pkl`` describes a value whose tensors refer to raw
+entries ``archive/data/<number>``. ``torch.save`` needs all tensors at once; here an entry is written as its tensor
+comes, and the description last. Checksums are left zero, as with torch's own ``set_crc32_options(False)``: torch does
+not read them, and computing them takes longer than writing the data.
+"""
+
+import io
+import pickle
+import struct
+import sys
+import zipfile
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+import torch
+
+_NAME = "archive"
+_ALIGNMENT = 64
+_LOCAL, _CENTRAL = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L")
+_END64, _LOCATOR, _END = struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL"), struct.Struct("<4s4H2LH")
+_MAX32, _DATE_1980 = 0xFFFFFFFF, 0x21
+_STORAGES = {
+    torch.float64: torch.DoubleStorage,
+    torch.float32: torch.FloatStorage,
+    torch.float16: torch.HalfStorage,
+    torch.bfloat16: torch.BFloat16Storage,
+    torch.int64: torch.LongStorage,
+    torch.int32: torch.IntStorage,
+    torch.int16: torch.ShortStorage,
+    torch.int8: torch.CharStorage,
+    torch.uint8: torch.ByteStorage,
+    torch.bool: torch.BoolStorage,
+}
+_DTYPES = {storage.__name__: dtype for dtype, storage in _STORAGES.items()}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in an archive: its entry, and its view of that entry in elements."""
+
+    entry: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int = 0
+    stride: tuple[int, ...] | None = None
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Return whether the elements lie one after the other."""
+        return self.stride is None or self.stride == contiguous_stride(self.shape)
+
+
+def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the stride of a contiguous tensor."""
+    return torch.empty(shape, device="meta").stride()
+
+
+class ArchiveWriter:
+    """Writes one archive at the current position of ``file``; it is readable only after :meth:`finish`."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._start = file.tell()
+        self._entries: list[tuple[bytes, int, int]] = []  # name, size, offset of the local header
+        self._num_tensors = 0
+
+    def add(self, tensor: torch.Tensor) -> StoredTensor:
+        """Write the data of a contiguous tensor; return what stands for it in the value given to :meth:`finish`."""
+        data = tensor.reshape(-1).view(torch.uint8).numpy().data
+        entry = str(self._num_tensors)
+        self._num_tensors += 1
+        self._write(f"data/{entry}", data)
+        return StoredTensor(entry, tensor.dtype, tuple(tensor.shape))
+
+    def finish(self, value: object) -> None:
+        """Write the description of ``value``, in which :class:`StoredTensor` stand for tensors, and the directory."""
+        description = io.BytesIO()
+        _Pickler(description, protocol=2).dump(value)
+        self._write("data.pkl", description.getvalue())
+        self._write("byteorder", sys.byteorder.encode())
+        self._write("version", b"3\n")
+        begin = self._file.tell() - self._start
+        directory = bytearray()
+        for name, size, offset in self._entries:
+            zip64 = struct.pack("<2H3Q", 1, 24, size, size, offset)
+            sizes = (0, _MAX32, _MAX32, len(name), len(zip64), 0, 0, 0, 0, _MAX32)
+            directory += _CENTRAL.pack(b"PK\1\2", 45, 45, 0, 0, 0, _DATE_1980, *sizes) + name + zip64
+        count, length = len(self._entries), len(directory)
+        directory += _END64.pack(b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, begin)
+        directory += _LOCATOR.pack(b"PK\6\7", 0, begin + length, 1)
+        directory += _END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, _MAX32, _MAX32, 0)
+        write_all(self._file, memoryview(directory))
+
+    def _write(self, name: str, data: bytes | memoryview) -> None:
+        """Write one entry, its data at a multiple of 64 bytes from the start."""
+        raw, size = f"{_NAME}/{name}".encode(), len(data)
+        offset = self._file.tell() - self._start
+        zip64 = struct.pack("<2H2Q", 1, 16, size, size)
+        padding = -(offset + _LOCAL.size + len(raw) + len(zip64) + 4) % _ALIGNMENT
+        extra = zip64 + struct.pack("<2sH", b"FB", padding) + b"Z" * padding
+        header = _LOCAL.pack(b"PK\3\4", 45, 0, 0, 0, _DATE_1980, 0, _MAX32, _MAX32, len(raw), len(extra))
+        write_all(self._file, memoryview(header + raw + extra))
+        write_all(self._file, memoryview(data))
+        self._entries.append((raw, size, offset))
+
+
+class _Storage:
+    """Stands for a storage in a description being pickled."""
+
+    def __init__(self, tensor: StoredTensor) -> None:
+        self.tensor = tensor
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles :class:`StoredTensor` as torch pickles tensors."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Return torch's description of a storage."""
+        if not isinstance(obj, _Storage):
+            return None
+        count = torch.Size(obj.tensor.shape).numel()
+        return ("storage", _STORAGES[obj.tensor.dtype], obj.tensor.entry, "cpu", count)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return torch's way to rebuild a tensor."""
+        if not isinstance(obj, StoredTensor):
+            return NotImplemented
+        hooks: OrderedDict[str, Any] = OrderedDict()
+        arguments = (_Storage(obj), 0, obj.shape, contiguous_stride(obj.shape), False, hooks)
+        return torch._utils._rebuild_tensor_v2, arguments
+
+
+class ArchiveReader:
+    """Reads one archive that takes ``length`` bytes of ``file`` from ``start`` on.
+
+    ``value`` is what was saved, with a :class:`StoredTensor` for every tensor. Raises ``ValueError`` or
+    ``pickle.UnpicklingError`` for a damaged archive and for one that refers to anything but tensors and plain values.
+    """
+
+    def __init__(self, file: IO[bytes], start: int, length: int) -> None:
+        self._file = file
+        view = cast(IO[bytes], _View(file, start, length))
+        try:
+            archive = zipfile.ZipFile(view)
+        except zipfile.BadZipFile as error:
+            raise ValueError(str(error)) from None
+        names = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        if len(names) != 1 or any(info.compress_type for info in archive.infolist()):
+            raise ValueError("it is not a file of torch.save")
+        self._prefix = names[0].removesuffix("data.pkl")
+        self._start = start
+        self._infos = {info.filename: info for info in archive.infolist()}
+        order = self._raw("byteorder") if self._prefix + "byteorder" in self._infos else b"little"
+        if order.decode() != sys.byteorder:
+            raise ValueError(f"it was saved on a {order.decode()}-endian machine")
+        self.value = _Unpickler(io.BytesIO(self._raw("data.pkl"))).load()
+
+    def _place(self, name: str) -> tuple[int, int]:
+        """Return where the data of an entry lies in the file, and its size."""
+        info = self._infos.get(self._prefix + name)
+        if info is None:
+            raise ValueError(f"its entry {name} is missing")
+        self._file.seek(self._start + info.header_offset)
+        header = self._file.read(_LOCAL.size)
+        if len(header) < _LOCAL.size or header[:4] != b"PK\3\4":
+            raise ValueError(f"its entry {name} is damaged")
+        *_, name_length, extra_length = _LOCAL.unpack(header)
+        return self._start + info.header_offset + _LOCAL.size + name_length + extra_length, info.file_size
+
+    def _raw(self, name: str) -> bytes:
+        place, size = self._place(name)
+        self._file.seek(place)
+        return self._file.read(size)
+
+    def read(self, tensor: StoredTensor) -> torch.Tensor:
+        """Return the tensor's data in a new buffer."""
+        place, size = self._place(f"data/{tensor.entry}")
+        width = tensor.dtype.itemsize
+        count = torch.Size(tensor.shape).numel() if tensor.is_contiguous else size // width - tensor.offset
+        if (tensor.offset + count) * width > size:
+            raise ValueError(f"its entry data/{tensor.entry} is too short")
+        buffer = torch.empty(count * width, dtype=torch.uint8)
+        self._file.seek(place + tensor.offset * width)
+        read_into(self._file, buffer)
+        flat = buffer.view(tensor.dtype)
+        return flat.view(tensor.shape) if tensor.is_contiguous else flat.as_strided(tensor.shape, tensor.stride or ())
+
+
+def read_into(file: IO[bytes], buffer: torch.Tensor) -> None:
+    """Fill ``buffer`` ``[bytes]`` uint8 from the file's position. Raises ValueError when the file ends before."""
+    view, done = buffer.numpy().data, 0
+    while done < len(view):
+        count = file.readinto(view[done:])  # type: ignore[attr-defined]  # binary files have it
+        if not count:
+            raise ValueError("it ends inside a tensor")
+        done += count
+
+
+def write_all(file: IO[bytes], data: memoryview) -> None:
+    """Write all of ``data``, also to an unbuffered file, which may take less of it at a time."""
+    done = 0
+    while done < len(data):
+        done += file.write(data[done:])
+
+
+class _View(io.RawIOBase):
+    """A part of a file as a file of its own."""
+
+    def __init__(self, file: IO[bytes], start: int, length: int) -> None:
+        super().__init__()
+        self._file, self._start, self._length, self._position = file, start, length, 0
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to ``offset`` and return the new position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Read as much of the part as fits into ``buffer``."""
+        self._file.seek(self._start + self._position)
+        data = self._file.read(max(0, min(len(buffer), self._length - self._position)))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+class _Inert:
+    """Takes the place of an object that says nothing about tensors, so that its class is never run."""
+
+    def __new__(cls, *_: Any, **__: Any) -> "_Inert":
+        return super().__new__(cls)
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None: ...
+
+    def append(self, value: Any) -> None:
+        """Accept an item of a list-like object."""
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+
+# What Megatron keeps beside the model: arguments, random states, fp8 statistics.
+_INERT_MODULES = (
+    "argparse",
+    "megatron",
+    "mindspeed",
+    "numpy",
+    "_codecs",
+    "_io",
+    "signal",
+    "transformer_engine",
+    "enum",
+)
+
+
+def _rebuild(storage: StoredTensor, offset: int, shape: Any, stride: Any, *_: Any) -> StoredTensor:
+    """Stand in for ``torch._utils._rebuild_tensor_v2``."""
+    return StoredTensor(storage.entry, storage.dtype, tuple(shape), offset, tuple(stride))
+
+
+def _rebuild_parameter(data: StoredTensor, *_: Any) -> StoredTensor:
+    """Stand in for ``torch._utils._rebuild_parameter``."""
+    return data
+
+
+class _Unpickler(pickle.Unpickler):
+    """Loads tensors as :class:`StoredTensor`, and nothing that could run code."""
+
+    def persistent_load(self, pid: Any) -> StoredTensor:
+        """Return what stands for a storage."""
+        kind, storage, entry, _, count = pid
+        if kind != "storage" or not isinstance(storage, torch.dtype):
+            raise pickle.UnpicklingError(f"it refers to a {kind}, which is not allowed there")
+        return StoredTensor(str(entry), storage, (int(count),))
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a class or function; anything unknown ends the load before it could be called."""
+        if module == "torch._utils" and name == "_rebuild_tensor_v2":
+            return _rebuild
+        if module == "torch._utils" and name == "_rebuild_parameter":
+            return _rebuild_parameter
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if module == "torch" and name in _DTYPES:
+            return _DTYPES[name]
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if module == "torch" and name in ("Size", "device"):
+            return getattr(torch, name)
+        if module.split(".")[0] in _INERT_MODULES:
+            return _Inert
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed there")

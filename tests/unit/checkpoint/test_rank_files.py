@@ -1,0 +1,215 @@
+"""Megatron's ``torch`` format, one file per rank: against the models that megatron-core builds, and read back."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mindllm.device  # noqa: F401  prepares the process for megatron-core
+
+import pytest
+import torch
+from megatron.core import parallel_state as mpu
+
+from mindllm.checkpoint import (
+    Options,
+    convert,
+    convert_hf_to_mcore,
+    convert_mcore_to_hf,
+    latest_iteration_dir,
+    read_checkpoint_info,
+)
+from mindllm.checkpoint.cli import main
+from mindllm.checkpoint.model_io import load_model
+from mindllm.checkpoint.rank_layout import plan_stages
+from mindllm.errors import UserError
+from mindllm.models.builder import Layout, build_model
+from mindllm.models.families import load_architecture
+from tests.distributed.pool import run_ranks
+from tests.unit.checkpoint.tiny_models import assert_same_tensors, make_hf_model, read_all
+
+TE_NAMES = {
+    "input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
+    "pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight",
+}
+
+
+def _state_dicts(hf: Path, layout: Layout, directory: Path) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Return this rank's directory name, and chunk -> state of the model that loaded the torch_dist checkpoint."""
+    architecture = load_architecture(hf)
+    chunks = build_model(architecture, layout, getattr(torch, architecture.dtype))
+    load_model(chunks, directory)
+    states = {}
+    for number, chunk in enumerate(chunks):
+        state = dict(chunk.state_dict())
+        for ours, theirs in TE_NAMES.items():
+            state = {key.replace(ours, theirs): value for key, value in state.items()}
+        states["model" if len(chunks) == 1 else f"model{number}"] = state
+    tensor, pipeline = mpu.get_tensor_model_parallel_rank(), mpu.get_pipeline_model_parallel_rank()
+    return f"mp_rank_{tensor:02d}" + (f"_{pipeline:03d}" if layout.pipeline > 1 else ""), states
+
+
+@pytest.mark.parametrize(
+    ("family", "tied", "layout"),
+    [
+        ("qwen2", False, Layout(tensor=2)),
+        ("qwen2", True, Layout(pipeline=2)),
+        ("qwen3", True, Layout(tensor=2, pipeline=2)),
+        ("llama", False, Layout(pipeline=2, virtual_pipeline=2)),
+        ("llama", False, Layout(tensor=4)),  # more ranks than query groups
+    ],
+    ids=["tp2", "pp2-tied", "tp2pp2-tied", "pp2vpp2", "tp4"],
+)
+def test_files_hold_exactly_the_state_of_the_model_megatron_builds(
+    tmp_path: Path, family: str, tied: bool, layout: Layout
+) -> None:
+    hf = make_hf_model(tmp_path / "hf", family, tied)
+    reference = convert_hf_to_mcore(hf, tmp_path / "dist")
+    written = convert_hf_to_mcore(
+        hf,
+        tmp_path / "ranks",
+        ckpt_format="torch",
+        tensor_parallel_size=layout.tensor,
+        pipeline_parallel_size=layout.pipeline,
+        num_layers_per_virtual_pipeline_stage=1 if layout.virtual_pipeline else None,
+        verify=True,
+    )
+    ranks = run_ranks(layout, 1, _state_dicts, hf, layout, reference)
+    assert {path.name for path in written.glob("mp_rank_*")} == {name for name, _ in ranks}
+    for name, states in ranks:
+        ours = torch.load(written / name / "model_optim_rng.pt", weights_only=True)
+        assert ours["checkpoint_version"] == 3.0 and ours["iteration"] == 1
+        assert {key for key in ours if key.startswith("model")} == states.keys()
+        for chunk, state in states.items():
+            assert ours[chunk].keys() == state.keys()
+            for key, value in state.items():
+                assert value is None if ours[chunk][key] is None else torch.equal(ours[chunk][key], value), key
+
+
+LAYOUTS: list[dict[str, Any]] = [
+    {},
+    {"tensor_parallel_size": 2},
+    {"tensor_parallel_size": 4, "pipeline_parallel_size": 2},
+    {"pipeline_parallel_size": 2, "num_layers_per_virtual_pipeline_stage": 1},
+    {"tensor_parallel_size": 2, "pipeline_parallel_size": 3, "num_layer_list": (1, 2, 1)},
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["tp1", "tp2", "tp4pp2", "pp2vpp2", "tp2pp3-uneven"])
+@pytest.mark.parametrize(
+    ("family", "tied", "dtype"),
+    [("llama", False, torch.bfloat16), ("qwen2", True, torch.float32), ("qwen3", False, torch.bfloat16)],
+)
+def test_the_round_trip_through_rank_files_is_bit_exact(
+    tmp_path: Path, family: str, tied: bool, dtype: torch.dtype, layout: dict[str, Any]
+) -> None:
+    hf = make_hf_model(tmp_path / "hf", family, tied, dtype)
+    convert_hf_to_mcore(hf, tmp_path / "ranks", ckpt_format="torch", make_vocab_size_divisible_by=8, **layout)
+    rows = read_checkpoint_info(latest_iteration_dir(tmp_path / "ranks")).padded_vocab_size
+    assert rows % (8 * layout.get("tensor_parallel_size", 1)) == 0
+    convert_mcore_to_hf(tmp_path / "ranks", tmp_path / "back", verify=True)
+    assert_same_tensors(read_all(hf), read_all(tmp_path / "back"))
+
+
+def test_formats_and_layouts_convert_into_each_other(hf_qwen2: Path, mcore_qwen2: Path, tmp_path: Path) -> None:
+    ranks = {"ckpt_format": "torch", "tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    convert(mcore_qwen2, tmp_path / "a", Options("mcore", "mcore", **ranks, verify=True))
+    other = {"ckpt_format": "torch", "pipeline_parallel_size": 3, "num_layer_list": (2, 1, 1)}
+    convert(tmp_path / "a", tmp_path / "b", Options("mcore", "mcore", **other, verify=True))
+    convert(tmp_path / "b", tmp_path / "c", Options("mcore", "mcore", verify=True))
+    for name in "abc":
+        convert_mcore_to_hf(tmp_path / name, tmp_path / f"{name}-hf")
+        assert_same_tensors(read_all(hf_qwen2), read_all(tmp_path / f"{name}-hf"))
+
+
+def test_a_file_that_megatron_saved_is_read_past_its_arguments_and_random_states(
+    hf_qwen2: Path, mcore_qwen2: Path, tmp_path: Path
+) -> None:
+    import argparse
+
+    import numpy
+
+    convert(mcore_qwen2, tmp_path / "a", Options("mcore", "mcore", ckpt_format="torch"))
+    path = latest_iteration_dir(tmp_path / "a") / "mp_rank_00" / "model_optim_rng.pt"
+    state = torch.load(path, weights_only=True)
+    state["args"] = argparse.Namespace(params_dtype=torch.bfloat16, seed=1)
+    state["rng_state"] = [{"np_rng_state": numpy.random.get_state(), "torch_rng_state": torch.get_rng_state()}]
+    state["optimizer"] = {"exp_avg": torch.ones(3)}
+    torch.save(state, path)
+    convert_mcore_to_hf(tmp_path / "a", tmp_path / "back", verify=True)
+    assert_same_tensors(read_all(hf_qwen2), read_all(tmp_path / "back"))
+
+
+@pytest.fixture
+def ranks(mcore_qwen2: Path, tmp_path: Path) -> Path:
+    """A checkpoint of four rank files that a test may spoil."""
+    layout = {"ckpt_format": "torch", "tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    convert(mcore_qwen2, tmp_path / "ranks", Options("mcore", "mcore", **layout))
+    return tmp_path / "ranks"
+
+
+def refused(ranks: Path) -> str:
+    with pytest.raises(UserError) as error:
+        convert_mcore_to_hf(ranks, ranks.parent / "back")
+    assert not list(ranks.parent.glob("back*"))
+    return str(error.value)
+
+
+def test_a_missing_rank_is_refused(ranks: Path) -> None:
+    shutil.rmtree(latest_iteration_dir(ranks) / "mp_rank_01_001")
+    assert "1 of the files of [2, 2, 1] tensor, pipeline and expert ranks are missing" in refused(ranks)
+
+
+def test_a_truncated_file_is_refused(ranks: Path) -> None:
+    path = latest_iteration_dir(ranks) / "mp_rank_01_001" / "model_optim_rng.pt"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert f"{path} is refused" in refused(ranks)
+
+
+def test_missing_left_over_and_misshapen_tensors_are_named(ranks: Path) -> None:
+    path = latest_iteration_dir(ranks) / "mp_rank_01_000" / "model_optim_rng.pt"
+    original = torch.load(path, weights_only=True)
+    key = "decoder.layers.1.mlp.linear_fc2.weight"
+    for change, said in (
+        ({key: None}, f"lacks tensors that hf/config.json implies: {key}"),
+        ({"extra": torch.ones(1)}, "has tensors that hf/config.json does not imply: extra"),
+        ({key: torch.ones(64, 5)}, "has shape (64, 53); hf/config.json implies (64, 96)"),
+    ):
+        torch.save({**original, "model": {**original["model"], **change}}, path)
+        assert said in refused(ranks)
+
+
+def test_a_pickle_that_would_run_code_is_refused_before_it_does(ranks: Path, tmp_path: Path) -> None:
+    from tests.unit.checkpoint.test_torch_dist import Malicious
+
+    path = latest_iteration_dir(ranks) / "mp_rank_00_000" / "model_optim_rng.pt"
+    state = torch.load(path, weights_only=True)
+    torch.save({**state, "args": Malicious(tmp_path / "executed")}, path)
+    assert "is refused: it refers to posix.mkdir, which is not allowed there" in refused(ranks)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_layers_go_round_the_ranks_under_a_virtual_pipeline() -> None:
+    assert plan_stages(8, 2, 2, None) == (((0, 1), (4, 5)), ((2, 3), (6, 7)))
+    assert plan_stages(8, 2, None, (5, 3)) == (((0, 1, 2, 3, 4),), ((5, 6, 7),))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--target-pipeline-parallel-size", "2", "--num-layer-list", "1,2"], "num-layer-list 1,2 has 2 stages and 3"),
+        (["--num-layer-list", "2,2"], "target-pipeline-parallel-size is 1"),
+        (["--num-layers-per-virtual-pipeline-stage", "3"], "3 does not divide the 4 layers"),
+        (["--num-layers-per-virtual-pipeline-stage", "2"], "needs target-pipeline-parallel-size of at least 2"),
+        (["--target-expert-parallel-size", "2"], "target-expert-parallel-size 2 does not divide experts 1"),
+        (["--target-tensor-parallel-size", "8"], "8 does not divide num_attention_heads 4"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused(
+    hf_qwen2: Path, tmp_path: Path, arguments: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    types = ["--load-model-type", "hf", "--save-model-type", "mcore", "--ckpt-format", "torch"]
+    paths = ["--load-dir", str(hf_qwen2), "--save-dir", str(tmp_path / "result")]
+    assert main([*types, *paths, *arguments]) == 2
+    assert said in capfd.readouterr().err
+    assert main([*types[:-2], *paths, "--num-layer-list", "4"]) == 2
+    assert "--num-layer-list has no effect with --ckpt-format torch_dist" in capfd.readouterr().err
