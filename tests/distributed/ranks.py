@@ -9,8 +9,8 @@ from mindllm.models.builder import Layout
 from mindllm.parallel.groups import coordinates
 from mindllm.workers.actor_rollout import ActorRolloutWorker
 from mindllm.workers.dispatch import Scatter, Share, combine_metrics
-from mindllm.workers.objectives import Objective, PolicyObjective, SftObjective
 from mindllm.workers.model import batch_limits
+from mindllm.workers.objectives import Objective, PolicyObjective, SftObjective
 from tests.distributed.models import TinyModel
 from tests.distributed.reference import (
     CLIP_HIGH,
