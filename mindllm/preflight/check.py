@@ -10,7 +10,7 @@ from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.config import RoleConfig, RunConfig, TrainedRoleConfig, architecture_mismatches
 from mindllm.data import load_tokenizer, stop_token_ids
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture
+from mindllm.models.families import Architecture, unsupported_for_training
 from mindllm.preflight.data import check_instructions, check_pairs, check_prompts
 from mindllm.preflight.machine import check_executor, check_export, check_memory, check_writable
 
@@ -70,6 +70,9 @@ def _check_role(role: str, config: RoleConfig, stage: str) -> CheckpointInfo:
             raise UserError(f"{role}.load: {directory} is not a complete torch_dist checkpoint, {name} is missing")
     with TorchDistReader(directory) as reader:
         DistSource(reader, info.architecture, ordered_weights(info.architecture))
+    obstacle = unsupported_for_training(info.architecture)
+    if obstacle is not None:
+        raise UserError(f"{role}.load: {config.load} cannot be trained or scored here: {obstacle}")
     wants_scalar = role in ("critic", "reward") or stage == "orm"
     if wants_scalar != info.architecture.scalar_head:
         found, remedy = ("a language model", "convert it with convert_ckpt.py --head reward")
