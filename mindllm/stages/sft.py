@@ -1,5 +1,6 @@
 """Supervised fine-tuning: maximum likelihood of the labelled tokens, one optimizer step per iteration."""
 
+import numpy as np
 import torch
 
 from mindllm.config import RunConfig
@@ -40,16 +41,21 @@ def run(config: RunConfig) -> None:
 def to_sequences(examples: InstructionDataset, indices: list[int]) -> Sequences:
     """Examples as sequences whose "response" runs from the first to the last trained token.
 
-    A token at position 0 has no context and cannot be trained; tokens after the last trained one have no influence.
+    A packed example gives one sequence per dialogue in it, so that none sees another. A token at position 0 has no
+    context and cannot be trained; tokens after the last trained one have no influence.
     """
     prompts, responses, masks = [], [], []
     for index in indices:
         example = examples[index]
-        trained = (example.labels[1:] != -100).nonzero()[0] + 1
-        start, stop = int(trained[0]), int(trained[-1]) + 1
-        prompts.append(example.input_ids[:start].tolist())
-        responses.append(example.input_ids[start:stop].tolist())
-        masks.append(torch.from_numpy(example.labels[start:stop] != -100))
+        bounds = np.cumsum(example.segments)[:-1]
+        for ids, labels in zip(np.split(example.input_ids, bounds), np.split(example.labels, bounds), strict=True):
+            trained = (labels[1:] != -100).nonzero()[0] + 1
+            if not len(trained):
+                continue
+            start, stop = int(trained[0]), int(trained[-1]) + 1
+            prompts.append(ids[:start].tolist())
+            responses.append(ids[start:stop].tolist())
+            masks.append(torch.from_numpy(labels[start:stop] != -100))
     sequences = Sequences.from_lists(prompts, responses)
     sequences.loss_mask = torch.cat(masks)
     return sequences

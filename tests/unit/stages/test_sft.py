@@ -21,3 +21,11 @@ def test_a_trained_first_token_has_no_context_and_is_left_out():
     sequences = to_sequences([example([5, 6, 7], [5, 6, 7])], [0, 0])
     assert sequences.token_lists() == [([5], [6, 7])] * 2
     assert sequences.loss_mask.tolist() == [True] * 4
+
+
+def test_each_dialogue_of_a_packed_example_is_a_sequence_of_its_own() -> None:
+    ids = np.array([1, 2, 3, 4, 5, 6, 7], dtype=np.int32)
+    labels = np.array([-100, 2, -100, -100, 5, 6, -100], dtype=np.int32)
+    packed = Example(0, ids, labels, np.array([2, 1, 4], dtype=np.int32))
+    sequences = to_sequences([packed], [0])
+    assert sequences.token_lists() == [([1], [2]), ([4], [5, 6])], "the dialogue [3] has nothing to train"
