@@ -11,7 +11,7 @@ _ENDS = 10  # iterations averaged at either end of the run
 def build_report(
     outcome: str, seconds: float, records: Sequence[Mapping[str, Any]], headline: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Summarise the iterations of a run, those of earlier sessions included.
+    """Summarise the iterations of a run, those of earlier processes included.
 
     Args:
         outcome: one word, such as "finished" or "failed".
@@ -19,7 +19,7 @@ def build_report(
         records: one mapping per iteration, with its "iteration".
         headline: label -> metric name; each metric that occurs is averaged over the first and the last iterations.
     """
-    report: dict[str, Any] = {"outcome": outcome, "seconds_this_session": round(seconds, 3), "iterations": len(records)}
+    report: dict[str, Any] = {"outcome": outcome, "seconds_this_process": round(seconds, 3), "iterations": len(records)}
     if records:
         report["last_iteration"] = records[-1]["iteration"]
     for label, name in headline.items():
@@ -32,8 +32,8 @@ def build_report(
 
 def render_report(report: Mapping[str, Any], run_dir: object) -> str:
     """Return the report as a few lines of text."""
-    took = timedelta(seconds=round(report["seconds_this_session"]))
-    lines = [f"{report['outcome']}: {report['iterations']} iterations in all, this session took {took}"]
+    took = timedelta(seconds=round(report["seconds_this_process"]))
+    lines = [f"{report['outcome']}: {report['iterations']} iterations in all, this process took {took}"]
     for label, values in report.items():
         if isinstance(values, dict):
             lines.append(

@@ -35,7 +35,7 @@ class RunLog:
         log_interval: int = 1,
         headline: Mapping[str, str] | None = None,
     ) -> None:
-        """Open the log; the files of an earlier session are kept and appended to, see ``truncate_after``.
+        """Open the log; the files of an earlier process are kept and appended to, see ``truncate_after``.
 
         Args:
             run_dir: created if missing.
@@ -66,7 +66,7 @@ class RunLog:
     def truncate_after(self, iteration: int) -> None:
         """Forget every iteration after ``iteration`` (0 = all of them); called once before a run starts or resumes.
 
-        Afterwards each iteration appears exactly once in metrics and samples, whatever an earlier session had logged
+        Afterwards each iteration appears exactly once in metrics and samples, whatever an earlier process had logged
         beyond its last checkpoint. Raises UserError when ``metrics.jsonl`` cannot be read.
         """
         if self._metrics is not None:
