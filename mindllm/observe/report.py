@@ -15,7 +15,7 @@ def build_report(
 
     Args:
         outcome: one word, such as "finished" or "failed".
-        seconds: wall-clock time of this session.
+        seconds: wall-clock time of this process.
         records: one mapping per iteration, with its "iteration".
         headline: label -> metric name; each metric that occurs is averaged over the first and the last iterations.
     """

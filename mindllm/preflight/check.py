@@ -69,7 +69,7 @@ def _check_role(role: str, config: RoleConfig, stage: str) -> CheckpointInfo:
         if not (directory / name).is_file():
             raise UserError(f"{role}.load: {directory} is not a complete torch_dist checkpoint, {name} is missing")
     with TorchDistReader(directory) as reader:
-        DistSource(reader, info.architecture, ordered_weights(info.architecture))
+        DistSource(reader, ordered_weights(info.architecture))
     obstacle = unsupported_for_training(info.architecture)
     if obstacle is not None:
         raise UserError(f"{role}.load: {config.load} cannot be trained or scored here: {obstacle}")

@@ -34,7 +34,7 @@ def info(**changes: object) -> CheckpointInfo:
     }
     names = {field.name for field in dataclasses.fields(Architecture)}
     arch = Architecture(**{name: value for name, value in {**fields, **changes}.items() if name in names})
-    return CheckpointInfo(arch, arch.vocab_size, arch.vocab_size, "float32", Path("hf"))
+    return CheckpointInfo(arch, arch.vocab_size, arch.vocab_size, "float32", Path("hf"), "lm")
 
 
 def sft(processes: int = 1):

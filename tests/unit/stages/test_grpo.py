@@ -8,9 +8,10 @@ import torch
 
 from mindllm.config import RunConfig, build_config
 from mindllm.data.sequences import Sequences
-from mindllm.stages.grpo import add_advantages, update
-from mindllm.stages.session import mean_metrics, steps_per_iteration
-from mindllm.workers.actor_rollout import UpdateResult
+from mindllm.stages.grpo import add_advantages
+from mindllm.stages.policy_update import policy_steps, update_policy
+from mindllm.stages.session import mean_metrics
+from mindllm.workers.trained import UpdateResult
 
 
 def config(algorithm: dict[str, Any] | None = None, **actor: Any) -> RunConfig:
@@ -61,13 +62,13 @@ def run_update(run_config: RunConfig, iteration: int = 1) -> list[tuple[list[int
 
     def record(mini_batch: Sequences, objective: Any) -> UpdateResult:
         steps.append(([prompt[0] for prompt, _ in mini_batch.token_lists()], objective.num_tokens))
-        return UpdateResult({}, 1.0, 1.0, skipped=False)
+        return UpdateResult({"ppo_kl": 0.0}, 1.0, 1.0, skipped=False)
 
     sequences = batch()
     sequences.tokens = torch.tensor([10, 2, 3, 11, 2, 12, 2, 13, 2, 3, 4, 14, 15, 5])
     sequences.loss_mask = torch.ones(8, dtype=torch.bool)
-    session = SimpleNamespace(config=run_config, training=run_config.training, record_step=lambda result: None)
-    update(session, SimpleNamespace(update=record), sequences, iteration)
+    session = SimpleNamespace(config=run_config, training=run_config.training, record_step=lambda role, result: None)
+    update_policy(session, SimpleNamespace(update=record), sequences, iteration)
     return steps
 
 
@@ -86,7 +87,7 @@ def test_shuffled_mini_batches_depend_on_seed_iteration_and_epoch_alone():
 
 def test_the_schedule_counts_the_optimizer_steps_that_are_taken():
     for keys in ({}, {"ppo_mini_batch_size": 3}, {"ppo_epochs": 2, "ppo_mini_batch_size": 2}):
-        assert steps_per_iteration(config(**keys)) == len(run_update(config(**keys)))
+        assert policy_steps(config(**keys), iterations=1) == len(run_update(config(**keys)))
 
 
 def test_metrics_of_several_steps_are_means_maxima_and_counts():

@@ -28,7 +28,7 @@ def test_tokens_come_back_in_the_order_of_the_sequences(replicas, max_tokens, ma
         assert len(parts) == len(scatter.shares[0].counts) and len(parts) % multiple == 0
         # A rank answers with one value per response token: here the token itself.
         answers.append(torch.cat([torch.tensor([t for _, r in part.token_lists() for t in r]) for part in parts]))
-    gathered = scatter.gather_tokens(answers)
+    gathered = scatter.gather(answers, sequences.response_lengths)
     assert gathered.tolist() == [token for _, response in sequences.token_lists() for token in response]
 
 
