@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+import mindllm.device
+
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-
-import mindllm.device
 
 
 def test_a_hugging_face_model_loads_with_its_rotary_frequencies(tmp_path: Path) -> None:
