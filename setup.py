@@ -29,6 +29,9 @@ setup(
         "PyYAML>=6",
         "ray>=2.40",
         "math-verify>=0.8",
+        "jinja2>=3.1",
+        "rich>=13",
+        "psutil>=5.9",  # imported by megatron-core when it saves; it does not ask for it, and hangs without
         "tensorboard>=2.18",
     ],
     extras_require={

@@ -9,6 +9,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Ranks are forked from the test process, which a CUDA context would not survive.
+os.environ.setdefault("MINDLLM_DEVICE", "cpu")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 IN_CI = bool(os.environ.get("CI"))

@@ -10,16 +10,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+HERE = "examples/quickstart"
 MARKER = "quickstart.json"  # a directory with this file in it is ours to start over in
 
 LAYOUTS = {"tp2": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}  # (tensor, pipeline) parallel size on two ranks
 STAGES = ("initial", "sft", "grpo")
+
+Command = Sequence[object]  # a script and its arguments
 
 
 def main() -> int:
@@ -71,8 +73,7 @@ class Quickstart:
             with self.phase("grpo"):
                 self.train_grpo()
             with self.phase("export"):
-                for stage in ("sft", "grpo"):
-                    self.export(stage)
+                self.export()
             with self.phase("evaluate"):
                 accuracies = self.evaluate()
         self.report(accuracies)
@@ -80,26 +81,32 @@ class Quickstart:
     def prepare(self) -> None:
         """Task, model, indexed data and the mcore checkpoint of the initial model."""
         seed = str(self.args.seed)
-        self.python(HERE / "make_task.py", self.dir / "task", "--seed", seed)
-        self.python(HERE / "make_model.py", self.dir / "init_hf", "--seed", seed)
-        self.preprocess("sft.jsonl", "sft", "AlpacaStyleInstructionHandler")
         columns = ("--map-keys", '{"prompt": "prompt"}')
-        self.preprocess("rl_train.parquet", "rl_train", "PPOAlpacaStyleInstructionHandler", *columns)
-        self.preprocess("rl_heldout.jsonl", "rl_heldout", "PPOAlpacaStyleInstructionHandler", *columns)
-        formats = ("--load-model-type", "hf", "--save-model-type", "mcore", "--model-type-hf", "qwen2")
-        self.convert(self.dir / "init_hf", self.dir / "init_mcore", *formats)
+        self.run_together(
+            [f"{HERE}/make_task.py", self.dir / "task", "--seed", seed],
+            [f"{HERE}/make_model.py", self.dir / "init_hf", "--seed", seed],
+        )
+        self.run_together(
+            self.preprocess("sft.jsonl", "sft", "AlpacaStyleInstructionHandler"),
+            self.preprocess("rl_train.parquet", "rl_train", "PPOAlpacaStyleInstructionHandler", *columns),
+            self.preprocess("rl_heldout.jsonl", "rl_heldout", "PPOAlpacaStyleInstructionHandler", *columns),
+            self.convert(self.dir / "init_hf", "hf", self.dir / "init_mcore", "mcore", "--model-type-hf", "qwen2"),
+        )
 
-    def preprocess(self, source: str, name: str, handler: str, *options: str) -> None:
+    def preprocess(self, source: str, name: str, handler: str, *options: str) -> Command:
         """One data file to indexed data, prompts by the tokenizer's own chat template."""
-        self.python(
+        return [
             *("preprocess_data.py", "--input", self.dir / "task" / source),
             *("--output-prefix", self.dir / "data" / name, "--handler-name", handler),
             *("--tokenizer-name-or-path", self.dir / "init_hf", "--prompt-type", "hf", *options),
-        )
+        ]
 
-    def convert(self, source: Path, target: Path, *options: str) -> None:
+    def convert(self, source: Path, source_type: str, target: Path, target_type: str, *options: str) -> Command:
         """One checkpoint to another format."""
-        self.python("convert_ckpt.py", "--load-dir", source, "--save-dir", target, *options)
+        return [
+            *("convert_ckpt.py", "--load-model-type", source_type, "--save-model-type", target_type),
+            *("--load-dir", source, "--save-dir", target, *options),
+        ]
 
     def train_sft(self) -> None:
         """Teach the shape of an answer; stops long before the task is solved."""
@@ -128,19 +135,19 @@ class Quickstart:
         """One training run in its own run directory."""
         overrides = {"training.run_dir": self.dir / stage, "training.seed": self.args.seed, **overrides}
         changes = [f"{key}={value}" for key, value in overrides.items()]
-        self.python("posttrain_gpt.py", "--config-name", f"{stage}_trainer_quickstart", *changes)
+        self.run_one(["posttrain_gpt.py", "--config-name", f"{stage}_trainer_quickstart", *changes])
 
-    def export(self, stage: str) -> None:
-        """The stage's last checkpoint as a Hugging Face directory."""
-        formats = ("--load-model-type", "mcore", "--save-model-type", "hf")
-        self.convert(self.dir / stage / "checkpoints" / "actor", self.hf_dir(stage), *formats)
+    def export(self) -> None:
+        """The last checkpoint of both stages as Hugging Face directories."""
+        trained = {stage: self.dir / stage / "checkpoints" / "actor" for stage in ("sft", "grpo")}
+        self.run_together(*(self.convert(path, "mcore", self.hf_dir(stage), "hf") for stage, path in trained.items()))
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Held-out accuracies by stage."""
-        models = [str(self.hf_dir(stage)) for stage in STAGES]
-        command = [HERE / "evaluate.py", *models, "--data", self.dir / "task" / "rl_heldout.jsonl"]
-        lines = self.python(*command, capture=True).splitlines()
-        return dict(zip(STAGES, map(json.loads, lines), strict=True))
+        models = [self.hf_dir(stage) for stage in STAGES]
+        command = [f"{HERE}/evaluate.py", *models, "--data", self.dir / "task" / "rl_heldout.jsonl"]
+        [output] = self.run_together(command)
+        return dict(zip(STAGES, map(json.loads, output.splitlines()), strict=True))
 
     def hf_dir(self, stage: str) -> Path:
         """Hugging Face directory of the model after ``stage``."""
@@ -175,19 +182,42 @@ class Quickstart:
         yield
         self.seconds[name] = time.monotonic() - start
 
-    def python(self, *command: object, capture: bool = False) -> str:
-        """Print and run one command in the repository's root; returns its standard output if ``capture``.
+    def run_one(self, command: Command) -> None:
+        """Print a command and run it in the repository's root, with this process's terminal.
 
         Raises:
             subprocess.CalledProcessError: it failed.
         """
-        words = [str(word) for word in command]
-        if words[0].startswith(str(ROOT)):
-            words[0] = str(Path(words[0]).relative_to(ROOT))
-        print(f"\n$ python {shlex.join(words)}", flush=True)
-        stdout = subprocess.PIPE if capture else None
-        result = subprocess.run([sys.executable, *words], cwd=ROOT, check=True, text=True, stdout=stdout)
-        return result.stdout or ""
+        print_command(command)
+        subprocess.run(command_line(command), cwd=ROOT, check=True)
+
+    def run_together(self, *commands: Command) -> list[str]:
+        """Print commands, run them side by side in the repository's root, print and return what each printed.
+
+        Raises:
+            subprocess.CalledProcessError: one failed; all have ended.
+        """
+        for command in commands:
+            print_command(command)
+        running = [
+            subprocess.Popen(command_line(command), cwd=ROOT, text=True, stdout=subprocess.PIPE) for command in commands
+        ]
+        outputs = [process.communicate()[0] for process in running]
+        print("\n" + "".join(outputs), end="", flush=True)
+        for process in running:
+            if process.returncode != 0:
+                raise subprocess.CalledProcessError(process.returncode, process.args)
+        return outputs
+
+
+def command_line(command: Command) -> list[str]:
+    """The command with this interpreter in front; scripts are relative to the repository's root."""
+    return [sys.executable, *map(str, command)]
+
+
+def print_command(command: Command) -> None:
+    """Show the command as a user would type it."""
+    print(f"\n$ python {shlex.join(map(str, command))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class RunState:
         try:
             manifest = json.loads(path.read_text())
             saved = Saved(manifest["iteration"], manifest["state"], {r: Path(d) for r, d in manifest["roles"].items()})
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path}: not a readable checkpoint manifest ({error})") from error
         for role, directory in saved.roles.items():
             if not directory.is_dir():

@@ -92,7 +92,7 @@ class Sequences:
 
     def token_lists(self) -> list[tuple[list[int], list[int]]]:
         """(prompt ids, response ids) of every sequence."""
-        pieces = self.tokens.split(self.lengths.tolist())
+        pieces = torch.split_with_sizes(self.tokens, self.lengths.tolist())
         cuts = self.prompt_lengths.tolist()
         return [(piece[:cut].tolist(), piece[cut:].tolist()) for piece, cut in zip(pieces, cuts, strict=True)]
 

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import resource
 import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,7 @@ def prepare_megatron() -> None:
     ``CUDA_DEVICE_MAX_CONNECTIONS=1`` is what megatron-core asks for so that collectives overlap with computation.
     """
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    import warnings
-
-    warnings.filterwarnings("ignore", message=".*[Aa]pex.*")
-    warnings.filterwarnings("ignore", message=".*[Tt]ransformer [Ee]ngine.*")
+    _quieten_libraries()
     if not has_accelerator():
         from mindllm.device import shim
 
@@ -34,6 +32,13 @@ def prepare_megatron() -> None:
     from mindllm.device import megatron_fixes
 
     megatron_fixes.apply()
+
+
+def _quieten_libraries() -> None:
+    """Hide what megatron-core and torch say about each other's interfaces: a user can do nothing about it."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(torch|megatron)\.")
+    for message in (".*[Aa]pex.*", ".*[Tt]ransformer [Ee]ngine.*", "full scope is deprecated", "The .grad attribute"):
+        warnings.filterwarnings("ignore", message=message)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._device
 
 _CPU = torch.device("cpu")
 _FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "empty_like")
@@ -125,6 +126,9 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 
 def _patch_factories() -> None:
+    # torch's ``with device(...)`` blocks recognise factories by identity from a table made at its first use. Made after
+    # the patch it would miss the originals, and transformers would leave buffers on the meta device uninitialised.
+    torch.utils._device._device_constructors()
     for name in _FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
 

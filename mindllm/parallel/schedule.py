@@ -86,6 +86,6 @@ def _run(
     )
 
 
-def unwrap(chunk: torch.nn.Module) -> torch.nn.Module:
+def unwrap(chunk: torch.nn.Module) -> Any:
     """The GPTModel inside its wrappers."""
     return get_attr_wrapped_model(chunk, "decoder", return_model_obj=True)

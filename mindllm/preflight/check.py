@@ -4,7 +4,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mindllm.checkpoint import CheckpointInfo, latest_iteration_dir, read_checkpoint_info
-from mindllm.checkpoint.metadata_pickle import read_metadata
+from mindllm.checkpoint.mcore_to_hf import check_source
+from mindllm.checkpoint.recipe import make_recipe
+from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.config import RoleConfig, RunConfig, architecture_mismatches
 from mindllm.data import load_tokenizer, stop_token_ids
 from mindllm.errors import UserError
@@ -59,7 +61,8 @@ def _check_role(role: str, config: RoleConfig) -> CheckpointInfo:
     for name in ("common.pt", "metadata.json"):
         if not (directory / name).is_file():
             raise UserError(f"{role}.load: {directory} is not a complete torch_dist checkpoint, {name} is missing")
-    read_metadata(directory)
+    with TorchDistReader(directory) as reader:
+        check_source(reader, make_recipe(info.architecture, info.padded_vocab_size, None))
     mismatches = architecture_mismatches(config.model_keys, asdict(info.architecture))
     if mismatches:
         raise UserError(f"{role}.model: the checkpoint {config.load} is another architecture: {'; '.join(mismatches)}")

@@ -136,7 +136,7 @@ class VocabParallelSampler:
 
 def _inverse_cdf(cumulative: Tensor, weights: Tensor, target: Tensor) -> Tensor:
     """First column whose cumulative weight exceeds ``target`` [rows]; rounding never lands on a weight of zero."""
-    column = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+    column = torch.searchsorted(cumulative, target.clamp_min(0.0)[:, None], right=True)[:, 0]
     last = weights.shape[-1] - 1 - (weights > 0).flip(-1).int().argmax(-1)
     return torch.minimum(column, last)
 

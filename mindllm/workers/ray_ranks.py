@@ -1,6 +1,7 @@
 """Ranks as Ray actors on a placement group; their failures become one report."""
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -213,7 +214,10 @@ def _local_ranks(hosts: list[str]) -> list[int]:
 
 
 def _own_traceback(error: RayError) -> str:
-    """The worker's traceback without Ray's frames around it."""
-    text = str(error)
-    start = text.find("Traceback (most recent call last)")
-    return text[start:] if start >= 0 else text
+    """The worker's traceback as Python prints it.
+
+    Ray colours the first line, puts the call's name there, and leaves the underlining of frames it hides.
+    """
+    text = re.sub(r"\x1b\[\d+m", "", str(error))
+    header = "Traceback (most recent call last):"
+    return re.sub(r"^ray::\S+\(\) \(pid=.*(\n[ ~^]+$)*", header, text, flags=re.MULTILINE)

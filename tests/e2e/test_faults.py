@@ -1,0 +1,93 @@
+"""What fails while a run is under way ends it with its own report, and the same command resumes."""
+
+import os
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.processes import assert_gone, command_line, descendants
+from tests.e2e.runs import (
+    ACTOR,
+    SHORT,
+    Workspace,
+    finish,
+    lines_logged,
+    metrics,
+    post_train,
+    run_process,
+    start,
+    wait_until,
+)
+
+RAY = ["training.executor=ray", f"{ACTOR}.tensor_model_parallel_size=2"]
+
+
+def test_a_reward_that_raises_ends_the_run_with_its_own_traceback(workspace, tmp_path):
+    overrides = [*SHORT, *workspace.own_rewards(tmp_path, "raises")]
+    outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *overrides), status=2)
+    assert "reward 'raises' failed" in outcome.err
+    assert "LookupError: the reward's own message" in outcome.err
+    assert "rewards.py" in outcome.err and "grpo.py" not in outcome.err
+
+
+def test_a_reward_that_raises_may_count_as_nothing(workspace, tmp_path):
+    functions = "[{{name: fraction_right, path: {0}}}, {{name: raises, path: {0}}}]".format(
+        workspace.root / "task/rewards.py"
+    )
+    overrides = [*SHORT, "training.train_iters=1", f"reward.functions={functions}", "reward.on_error=zero"]
+    post_train(workspace.arguments("grpo", tmp_path / "run", *overrides))
+    (line,) = metrics(tmp_path / "run")
+    assert line["reward/errors"] == 32
+
+
+def test_steps_without_a_finite_gradient_are_skipped_and_end_the_run(workspace, tmp_path):
+    overrides = [*SHORT, f"{ACTOR}.lr=1e30", f"{ACTOR}.lr_decay_style=constant", "training.max_skipped_steps=2"]
+    outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *overrides), status=2)
+    assert "max_skipped_steps" in outcome.err and "Traceback" not in outcome.err
+
+
+@pytest.mark.ray
+def test_a_killed_worker_ends_the_run_with_its_obituary_and_the_same_command_resumes(workspace, tmp_path):
+    run_dir = tmp_path / "run"
+    arguments = workspace.arguments("grpo", run_dir, *SHORT, *RAY, "training.save_interval=2")
+    process = start(arguments)
+    wait_until(process, lambda: lines_logged(run_dir) >= 3)
+    started = descendants(process.pid)
+    ranks = [pid for pid, _ in started if command_line(pid).startswith("ray::RankProcess")]
+    assert len(ranks) == 2
+    os.kill(ranks[0], signal.SIGKILL)
+    killed_at = time.monotonic()
+    outcome = finish(process, timeout_s=60)
+    assert time.monotonic() - killed_at < 60
+    assert outcome.status == 1
+    assert "Traceback" not in outcome.err
+    obituary = re.search(r"actor_rollout rank (\d) \(pid (\d+)\) was ended by signal 9", outcome.err)
+    assert obituary is not None, outcome.err
+    assert int(obituary[2]) == ranks[0]
+    assert f"actor_rollout_rank{obituary[1]}.log" in outcome.err
+    assert_gone(started)
+
+    assert sorted(path.name for path in (run_dir / "checkpoints").glob("*.json")) == ["iter_0000002.json"]
+    assert "resuming after iteration 2 of 6" in run_process(arguments).out
+    assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_an_exception_in_a_worker_ends_the_run_with_the_workers_own_traceback(workspace: Workspace, tmp_path: Path):
+    mcore = tmp_path / "mcore"
+    shutil.copytree(workspace.mcore, mcore)
+    data = mcore / "iter_0000001/__0_0.distcp"
+    content = bytearray(data.read_bytes())
+    content[1000:-1000] = bytes(len(content) - 2000)  # of the right length, so that only reading it tells
+    data.write_bytes(content)
+    outcome = run_process(
+        workspace.arguments("grpo", tmp_path / "run", *SHORT, *RAY, f"training.load={mcore}"), status=1
+    )
+    assert re.match(r"error: actor_rollout rank \d failed:\nTraceback \(most recent call last\):\n  File ", outcome.err)
+    assert "load_model" in outcome.err  # a frame of the worker
+    assert "posttrain_gpt.py" not in outcome.err  # and none of the driver

@@ -1,0 +1,135 @@
+"""A run that was killed and started again by the same command equals the one that was not, bit for bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.e2e.processes import assert_gone
+from tests.e2e.runs import (
+    ACTOR,
+    SHORT,
+    SHORT_SEQUENCES,
+    Workspace,
+    final_weights,
+    kill_when,
+    lines_logged,
+    metrics,
+    post_train,
+    run_process,
+    samples,
+    start,
+)
+
+SFT = ["training.train_iters=30", "training.lr_decay_style=cosine", "training.lr_warmup_iters=2"]
+RAY = ["training.executor=ray", f"{ACTOR}.tensor_model_parallel_size=2"]
+
+
+def assert_equal_runs(run_dir: Path, uninterrupted: Path, tmp: Path, iterations: int = 6) -> None:
+    """Metrics without timings, samples, and every tensor of the last checkpoint."""
+    assert [line["iteration"] for line in metrics(run_dir)] == list(range(1, iterations + 1))
+    assert metrics(run_dir) == metrics(uninterrupted)
+    ours, theirs = final_weights(run_dir, tmp / "ours"), final_weights(uninterrupted, tmp / "theirs")
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("uninterrupted") / "run"
+    post_train(workspace.arguments("grpo", run_dir, *SHORT))
+    return run_dir
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Callable[[int], Callable[[], bool]]:
+    """``held(n)`` makes the reward stop in the middle of the n-th iteration; the result says whether it has."""
+
+    def prepare(iteration: int) -> Callable[[], bool]:
+        (tmp_path / "hold").write_text(str((iteration - 1) * SHORT_SEQUENCES + 10))
+        return (tmp_path / "held").exists
+
+    return prepare
+
+
+def release(tmp_path: Path) -> None:
+    (tmp_path / "hold").unlink()
+
+
+@pytest.mark.parametrize(("save_interval", "killed_in", "resumed_after"), [(1, 4, 3), (3, 5, 3), (3, 2, 0)])
+def test_a_run_killed_in_an_iteration_resumes_to_the_same_end(
+    save_interval, killed_in, resumed_after, workspace, uninterrupted, held, tmp_path
+):
+    run_dir = tmp_path / "run"
+    overrides = [*SHORT, *workspace.own_rewards(tmp_path), f"training.save_interval={save_interval}"]
+    arguments = workspace.arguments("grpo", run_dir, *overrides)
+    started = kill_when(start(arguments), held(killed_in))
+    assert started, "the reward process was not seen"
+    assert_gone(started)
+    assert lines_logged(run_dir) == killed_in - 1
+    release(tmp_path)
+
+    resumed = post_train(arguments)
+    assert (f"resuming after iteration {resumed_after} of 6" in resumed.out) == (resumed_after > 0)
+    assert_equal_runs(run_dir, uninterrupted, tmp_path)
+    assert samples(run_dir) == samples(uninterrupted)
+    assert len(samples(run_dir)) == 6
+
+
+def test_a_run_killed_while_it_saves_resumes_from_the_checkpoint_before(workspace, uninterrupted, tmp_path):
+    run_dir = tmp_path / "run"
+    arguments = workspace.arguments("grpo", run_dir, *SHORT, "training.save_interval=2")
+    unfinished = run_dir / "checkpoints/actor/iter_0000004.tmp"
+    kill_when(start(arguments), unfinished.exists)
+    assert lines_logged(run_dir) == 4
+    in_time = unfinished.exists()  # else the machine was so busy that the save had ended: a kill like the others
+
+    resumed = post_train(arguments)
+    assert f"resuming after iteration {2 if in_time else 4} of 6" in resumed.out
+    assert not unfinished.exists()
+    assert_equal_runs(run_dir, uninterrupted, tmp_path)
+    assert samples(run_dir) == samples(uninterrupted)
+
+
+def test_a_directory_without_its_manifest_is_what_an_interrupted_save_left(workspace, uninterrupted, tmp_path):
+    run_dir = tmp_path / "run"
+    arguments = workspace.arguments("grpo", run_dir, *SHORT, "training.save_interval=2")
+    post_train(arguments)
+    (run_dir / "checkpoints/iter_0000006.json").unlink()
+    for file in (run_dir / "checkpoints/actor/iter_0000006").glob("*.distcp"):
+        file.write_bytes(b"half")
+    assert "resuming after iteration 4 of 6" in post_train(arguments).out
+    assert_equal_runs(run_dir, uninterrupted, tmp_path)
+
+
+def test_a_finished_run_does_nothing_when_it_is_started_again(workspace, uninterrupted):
+    before = metrics(uninterrupted)
+    post_train(workspace.arguments("grpo", uninterrupted, *SHORT))
+    assert metrics(uninterrupted) == before
+
+
+def test_sft_killed_after_unsaved_iterations_resumes_to_the_same_end(workspace, tmp_path):
+    post_train(workspace.arguments("sft", tmp_path / "whole", *SFT))
+    arguments = workspace.arguments("sft", tmp_path / "run", *SFT, "training.save_interval=7")
+    kill_when(start(arguments), lambda: lines_logged(tmp_path / "run") >= 10)
+    resumed = post_train(arguments)
+    assert "resuming after iteration" in resumed.out
+    assert_equal_runs(tmp_path / "run", tmp_path / "whole", tmp_path, iterations=30)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_sharded_run_under_ray_resumes_to_the_same_end(workspace, held, tmp_path):
+    run_process(workspace.arguments("grpo", tmp_path / "whole", *SHORT, *RAY))
+    overrides: list[Any] = [*SHORT, *RAY, *workspace.own_rewards(tmp_path), "training.save_interval=1"]
+    arguments = workspace.arguments("grpo", tmp_path / "run", *overrides)
+    started = kill_when(start(arguments), held(4))
+    assert len(started) > 5, "Ray's processes were not seen"
+    assert_gone(started, timeout_s=90)  # Ray's own agents try for a minute to report their raylet's end
+    release(tmp_path)
+    assert "resuming after iteration 3 of 6" in run_process(arguments).out
+    assert_equal_runs(tmp_path / "run", tmp_path / "whole", tmp_path)
+    assert samples(tmp_path / "run") == samples(tmp_path / "whole")

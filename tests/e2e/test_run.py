@@ -1,0 +1,128 @@
+"""What a run prints, leaves behind and can be asked for."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from tests.e2e.runs import ACTOR, SHORT, Workspace, final_weights, metrics, post_train, samples
+
+TWO = [*SHORT, "training.train_iters=2"]
+NAMES = (
+    *("critic/score/mean", "critic/rewards/mean", "critic/advantages/mean", "response_length/mean"),
+    *("prompt_length/mean", "actor/pg_loss", "actor/pg_clipfrac", "actor/ppo_kl", "actor/entropy", "actor/grad_norm"),
+    *("actor/lr", "actor/skipped_steps", "rollout/logprob_deviation_max", "reward/fraction_right/mean"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run with evaluation, export and all trackers."""
+    root = tmp_path_factory.mktemp("run")
+    evaluation = ["training.eval_interval=2", f"training.eval_data_path={workspace.data}/heldout"]
+    more = [f"training.export_hf={root}/hf", "training.trackers=jsonl,tensorboard", "training.save_interval=1"]
+    overrides = [*SHORT, *evaluation, *more, "training.keep_last_n=2", "training.sample_dump_interval=4"]
+    post_train(workspace.arguments("grpo", root / "run", *overrides))
+    return root / "run"
+
+
+def test_metrics_have_the_names_users_know(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 6
+    for line in lines:
+        assert set(NAMES) <= line.keys()
+        for phase in ("generate", "reward", "old_logprobs", "update_actor", "iteration", "tokens_per_s"):
+            assert line[f"timing/{phase}"] > 0
+    assert all(line["rollout/logprob_deviation_max"] <= 1e-5 for line in lines)
+
+
+def test_held_out_prompts_are_evaluated_every_eval_interval(run):
+    evaluated = [line["iteration"] for line in metrics(run) if "eval/score/mean" in line]
+    assert evaluated == [2, 4, 6]
+
+
+def test_samples_show_what_was_asked_answered_and_rewarded(run):
+    dumps = samples(run)
+    assert list(dumps) == ["iter_0000004.jsonl", "iter_0000006.jsonl"]
+    rows = dumps["iter_0000004.jsonl"]
+    assert len(rows) == 32
+    for row in rows:
+        assert set(row) == {
+            *("prompt_index", "sample_index", "prompt", "response", "reward", "finish_reason", "response_length"),
+        }
+        assert row["finish_reason"] in ("stop", "length") and 1 <= row["response_length"] <= 4
+        digit = row["prompt"].split()[-1]
+        assert row["reward"] == sum(word == digit for word in row["response"].split()) / 4
+    score = next(line["critic/score/mean"] for line in metrics(run) if line["iteration"] == 4)
+    assert score == pytest.approx(sum(row["reward"] for row in rows) / 32)
+
+
+def test_the_last_checkpoints_are_kept_and_named_by_the_tracker(run):
+    actor = run / "checkpoints/actor"
+    assert sorted(path.name for path in actor.iterdir()) == [
+        *("iter_0000005", "iter_0000006", "latest_checkpointed_iteration.txt"),
+    ]
+    assert (actor / "latest_checkpointed_iteration.txt").read_text().strip() == "6"
+    assert sorted(path.name for path in (run / "checkpoints").glob("*.json")) == [
+        *("iter_0000005.json", "iter_0000006.json"),
+    ]
+    assert list((run / "tensorboard").iterdir())
+
+
+def test_the_export_is_the_trained_model_and_transformers_reads_it(run, workspace, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    export = run.parent / "hf"
+    model = AutoModelForCausalLM.from_pretrained(export)
+    trained, before = final_weights(run, tmp_path / "again"), AutoModelForCausalLM.from_pretrained(workspace.hf)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, trained[name]), name
+    assert not torch.equal(model.lm_head.weight, before.lm_head.weight)
+    tokenizer = AutoTokenizer.from_pretrained(export)
+    answer = model.generate(**tokenizer("say 7", return_tensors="pt"), max_new_tokens=4, do_sample=False)
+    assert answer.shape[1] <= 6
+
+
+def test_the_resolved_config_repeats_the_run(run, workspace, tmp_path):
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["training"]["train_iters"] == 6
+    overrides = [f"training.run_dir={tmp_path}/again", f"training.export_hf={tmp_path}/hf"]
+    post_train(["--config-name", run / "config.yaml", *overrides, f"{ACTOR}.save={tmp_path}/again/checkpoints/actor"])
+    assert metrics(tmp_path / "again") == metrics(run)
+
+
+def test_cfg_prints_the_resolved_config_and_writes_nothing(workspace, tmp_path):
+    printed = post_train([*workspace.arguments("grpo", tmp_path / "run", *TWO), "--cfg"])
+    (tmp_path / "printed.yaml").write_text(printed.out)
+    again = post_train(["--config-name", "printed", "--config-dir", tmp_path, "--cfg"])
+    assert again.out == printed.out
+    assert yaml.safe_load(printed.out)["training"]["stage"] == "ray_grpo"
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_names_what_it_checked_and_writes_nothing(workspace, tmp_path):
+    outcome = post_train([*workspace.arguments("grpo", tmp_path / "run", *TWO), "--check"])
+    assert all(line.startswith("ok: ") for line in outcome.out.splitlines())
+    for fragment in ("actor: llama, 2 layers", "40 prompts", "rewards: fraction_right", str(tmp_path / "run")):
+        assert fragment in outcome.out
+    assert not (tmp_path / "run").exists()
+
+
+def test_keys_without_effect_here_are_named_once(workspace, tmp_path):
+    overrides = [*SHORT, "training.train_iters=1", "training.use_fused_rmsnorm=true", "algorithm.gamma=1.0"]
+    outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *overrides))
+    assert outcome.out.count("use_fused_rmsnorm") == 1 and outcome.out.count("gamma") == 1
+
+
+def test_sft_learns_and_evaluates(workspace, tmp_path):
+    evaluation = ["training.eval_interval=10", f"training.eval_data_path={workspace.data}/sft"]
+    overrides = ["training.train_iters=40", "training.global_batch_size=40", *evaluation]
+    post_train(workspace.arguments("sft", tmp_path / "run", *overrides))
+    lines = metrics(tmp_path / "run")
+    assert {"sft/loss", "sft/grad_norm", "sft/lr"} <= lines[0].keys()
+    assert lines[-1]["sft/loss"] < lines[0]["sft/loss"] / 2
+    assert [line["iteration"] for line in lines if "eval/loss" in line] == [10, 20, 30, 40]
+    # One batch is the whole data set, so the last loss before a step is near the evaluation after it.
+    assert lines[-1]["eval/loss"] == pytest.approx(lines[-1]["sft/loss"], rel=0.2)

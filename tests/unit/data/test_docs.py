@@ -1,0 +1,45 @@
+"""docs/data.md: its commands run, and its statements about them hold."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mindllm.data.cli import main
+from mindllm.data.templates import read_template
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_commands_and_the_python_code_run(
+    write_jsonl: Callable[..., Path], tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "tiny").symlink_to(tokenizer_dir)
+    (tmp_path / "data").mkdir()
+    write_jsonl([{"question": "2 + 2", "solution": "4"}], "data/train.jsonl")
+    write_jsonl([{"instruction": "2 + 2", "output": "4"}], "data/dialogues.jsonl")
+    pq.write_table(pa.table({"instruction": ["3 + 3"], "output": ["6"]}), tmp_path / "data" / "more.parquet")
+    commands = [shlex.split(block.replace("\\\n", " ")) for block in blocks("bash")]
+    assert len(commands) == 2 and all(command[:2] == ["python", "preprocess_data.py"] for command in commands)
+    assert [main(command[2:]) for command in commands] == [0, 0]
+    (code,) = blocks("python")
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert names["prompts"][0].columns == {"solution": "4", "prompt": "2 + 2"}  # type: ignore[index]
+    assert len(names["examples"]) == 2  # type: ignore[arg-type]
+
+
+def test_the_template_example_is_valid(tmp_path: Path) -> None:
+    (template,) = blocks("yaml")
+    (tmp_path / "mine.yaml").write_text(template)
+    assert read_template(tmp_path / "mine.yaml").header == "<|im_start|>assistant\n"
