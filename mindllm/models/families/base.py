@@ -26,8 +26,9 @@ _WINDOW_FIELDS = {
 # Fields that say nothing about the weights or the forward pass of a decoder: special tokens and generation
 # (generation_config.json and the tokenizer have them), task heads, bookkeeping.
 _IRRELEVANT = frozenset(
-    "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path add_cross_attention "
-    "bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward cross_attention_hidden_size "
+    "_attn_implementation _attn_implementation_autoset _commit_hash _model_name_or_path _name_or_path "
+    "add_cross_attention bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward "
+    "cross_attention_hidden_size cls_token_id mask_token_id unk_token_id "
     "decoder_start_token_id diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size eos_token_id "
     "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id is_decoder "
     "is_encoder_decoder label2id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams "

