@@ -19,7 +19,7 @@ setup(
         "megatron-core>=0.16.1,<0.17",  # mindllm.device patches this minor version
         "transformers>=5.0",
         "tokenizers>=0.22",
-        "sentencepiece>=0.2",
+        "sentencepiece>=0.2.3",
         "safetensors>=0.5",
         "numpy>=2.0",
         "pyarrow>=18",
@@ -44,6 +44,15 @@ setup(
             "import-linter>=2.1",
             "types-PyYAML",
         ],
-        "peers": ["trl>=1.12,<1.13", "peft>=0.17"],  # compared with in tests and benchmarks, never imported by mindllm
+        "tiktoken": ["tiktoken>=0.12"],  # a faster engine for byte-level BPE tokenizers, used where its ids are equal
+        # Compared with in tests and benchmarks, never imported by mindllm.
+        "peers": [
+            "trl>=1.12,<1.13",
+            "peft>=0.17",
+            "datasets>=5",
+            "gguf>=0.19",
+            "mistral-common>=1.9",
+            "tiktoken>=0.12",
+        ],
     },
 )
