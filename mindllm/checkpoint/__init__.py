@@ -1,6 +1,7 @@
 """Checkpoints: conversion, and what lies beside the tensors. Importing this does not import torch."""
 
-from mindllm.checkpoint.converter import check_layout, convert, convert_hf_to_mcore, convert_mcore_to_hf
+from mindllm.checkpoint.converter import convert, convert_hf_to_mcore, convert_mcore_to_hf
+from mindllm.checkpoint.divisibility import check_layout
 from mindllm.checkpoint.info import (
     CheckpointInfo,
     copy_hf_files,
