@@ -135,7 +135,7 @@ BAD_RUNS: dict[str, tuple[Case, list[str]]] = {
     "NaN learning rate": (grpo("training.lr=nan"), ["lr"]),
     "learning rate in words": (grpo("training.lr=fast"), ["lr", "fast"]),
     "unknown stage": (grpo("training.stage=grppo"), ["training.stage", "grppo"]),
-    "critic asked for": (grpo("training.stage=ray_ppo"), ["training.stage", "critic"]),
+    "greedy groups": (grpo("training.stage=ray_ppo"), ["n_samples_per_prompt", "do_sample", "greedy"]),
     "unknown reward": (grpo("reward.functions=acuracy"), ["acuracy", "did you mean 'accuracy'"]),
     "reward file missing": (grpo("reward.functions=[{{name: f, path: {tmp}/none.py}}]"), ["none.py"]),
     "reward function missing": (reward_with("def other(completions): ..."), ["mine"]),
