@@ -74,7 +74,7 @@ def prepare(work: Path, size: Size) -> None:
 
     disable_progress_bar()
     torch.manual_seed(0)
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer([])
     config = make_config(tokenizer)
     config.hidden_size, config.intermediate_size, config.num_hidden_layers = size.hidden, size.ffn, size.layers
     config.max_position_embeddings, config.layer_types = 1024, ["full_attention"] * size.layers
