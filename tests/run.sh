@@ -18,4 +18,10 @@ use_environment "$extras"
 "$PYTHON" -m ruff format --check .
 "$PYTHON" -m mypy
 "$(dirname "$PYTHON")/lint-imports"
-"$PYTHON" -m pytest -m "$selection" "$@"
+if [ $# -gt 0 ]; then
+    exec "$PYTHON" -m pytest -m "$selection" "$@"
+fi
+# Apart: ranks of other tests are forked from the test process, and a process in which a whole run took place has
+# threads that a fork does not survive.
+"$PYTHON" -m pytest -m "$selection" --ignore=tests/e2e
+"$PYTHON" -m pytest -m "$selection" tests/e2e

@@ -26,7 +26,8 @@ class RunState:
     """Checkpoints of one run.
 
     A role's weights lie in ``<its save directory>/iter_0000001``; ``<run_dir>/checkpoints/iter_0000001.json`` makes the
-    iteration count. A directory without that file is what an interrupted save left, and is written anew.
+    iteration count. It names directories without their parents, so that a run can be moved or copied. A directory
+    without that file is what an interrupted save left, and is written anew.
     """
 
     def __init__(self, run_dir: Path, role_directories: dict[str, Path], keep_last: int | None) -> None:
@@ -66,7 +67,7 @@ class RunState:
             unfinished.mkdir(parents=True)
             write(unfinished)
             unfinished.rename(final)
-            roles[role] = str(final.resolve())
+            roles[role] = final.name
         self._manifests.mkdir(parents=True, exist_ok=True)
         manifest = {"iteration": iteration, "roles": roles, "state": state}
         _write_text(self._manifests / f"{iteration_name(iteration)}.json", json.dumps(manifest, indent=1))
@@ -80,7 +81,9 @@ class RunState:
     def _read(self, path: Path) -> Saved:
         try:
             manifest = json.loads(path.read_text())
-            saved = Saved(manifest["iteration"], manifest["state"], {r: Path(d) for r, d in manifest["roles"].items()})
+            names = {role: name for role, name in manifest["roles"].items() if role in self._directories}
+            roles = {role: self._directories[role] / name for role, name in names.items()}
+            saved = Saved(manifest["iteration"], manifest["state"], roles)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path}: not a readable checkpoint manifest ({error})") from error
         for role, directory in saved.roles.items():
@@ -97,8 +100,9 @@ class RunState:
         for path in self._complete()[: -self._keep_last]:
             roles = json.loads(path.read_text())["roles"]
             path.unlink()
-            for directory in roles.values():
-                shutil.rmtree(directory, ignore_errors=True)
+            for role, name in roles.items():
+                if role in self._directories:
+                    shutil.rmtree(self._directories[role] / name, ignore_errors=True)
 
 
 def iteration_name(iteration: int) -> str:

@@ -12,7 +12,7 @@ from mindllm.data import load_tokenizer, stop_token_ids
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, unsupported_for_training
 from mindllm.preflight.data import check_instructions, check_pairs, check_prompts
-from mindllm.preflight.machine import check_executor, check_export, check_memory, check_writable
+from mindllm.preflight.machine import check_completed, check_executor, check_export, check_memory, check_writable
 
 
 def check(config: RunConfig) -> list[str]:
@@ -26,7 +26,10 @@ def check(config: RunConfig) -> list[str]:
     """
     training, actor = config.training, config.actor
     infos = {role: _check_role(role, settings, training.stage) for role, settings in config.roles().items()}
-    passed = [f"{role}: {info.architecture.family}, {config.roles()[role].load}" for role, info in infos.items()]
+    passed = [
+        f"{role}: {info.architecture.family}, {info.architecture.num_layers} layers, {config.roles()[role].load}"
+        for role, info in infos.items()
+    ]
     info = infos["actor_rollout"]
     if "ref" in infos and infos["ref"].vocab_size != info.vocab_size:
         raise UserError(
@@ -55,8 +58,9 @@ def check(config: RunConfig) -> list[str]:
     for role, settings in config.roles().items():
         if isinstance(settings, TrainedRoleConfig):
             check_writable(Path(settings.save), f"{role}.save")
-    if training.export_hf is not None:
-        check_export(Path(training.export_hf), Path(training.run_dir))
+    completed = check_completed(config)
+    if training.export_hf is not None and completed < training.train_iters:
+        check_export(Path(training.export_hf))
     passed.append(f"run directory: {training.run_dir}")
     return passed
 

@@ -55,9 +55,20 @@ def check_writable(directory: Path, key: str) -> None:
         raise UserError(f"{key}: {existing} is not writable")
 
 
-def check_export(directory: Path, run_dir: Path) -> None:
-    """The export would overwrite nothing but what this run itself exported. Raises UserError."""
+def check_completed(config: RunConfig) -> int:
+    """Iterations the run has behind it; not more than it is to have. Raises UserError."""
+    manifests = (Path(config.training.run_dir) / "checkpoints").glob("iter_*.json")
+    completed = max((int(path.stem.removeprefix("iter_")) for path in manifests), default=0)
+    if completed > config.training.train_iters:
+        raise UserError(
+            f"training.train_iters: {config.training.train_iters}, but the run in {config.training.run_dir} has "
+            f"{completed} iterations behind it; write at least that, or another run_dir"
+        )
+    return completed
+
+
+def check_export(directory: Path) -> None:
+    """The export of a run that is not finished would overwrite nothing. Raises UserError."""
     check_writable(directory, "training.export_hf")
-    has_checkpoints = any((run_dir / "checkpoints").glob("iter_*.json"))
-    if directory.exists() and not has_checkpoints:
-        raise UserError(f"training.export_hf: {directory} exists already and this run did not write it")
+    if directory.exists():
+        raise UserError(f"training.export_hf: {directory} exists already; name a directory that does not")

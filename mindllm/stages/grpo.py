@@ -1,7 +1,5 @@
 """Group relative policy optimisation (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
 
-import torch
-
 from mindllm.algorithms import broadcast_to_tokens, group_advantages, kl_penalty
 from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset, ResumableSampler
@@ -77,8 +75,9 @@ def train_iteration(
 def add_advantages(batch: Sequences, config: RunConfig) -> dict[str, float]:
     """Set ``loss_mask`` and ``advantages`` from the rewards, less the KL penalty where it belongs to the reward."""
     algorithm, metrics = config.algorithm, {}
-    batch.loss_mask = torch.ones(batch.num_response_tokens, dtype=torch.bool)
     rewards = batch.rewards
+    # A response on which no reward has an opinion takes part in no term of the loss.
+    batch.loss_mask = broadcast_to_tokens(~rewards.isnan(), batch.response_lengths)
     if algorithm.use_kl_in_reward and batch.ref_logprobs is not None:
         penalties = token_sums(kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm.kl_penalty), batch)
         rewards = rewards - algorithm.kl_ctrl.kl_coef * penalties

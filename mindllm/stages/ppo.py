@@ -5,7 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
-from mindllm.algorithms import explained_variance, gae, kl_penalty, make_kl_controller, masked_whiten, token_rewards
+from mindllm.algorithms import (
+    broadcast_to_tokens,
+    explained_variance,
+    gae,
+    kl_penalty,
+    make_kl_controller,
+    masked_whiten,
+    token_rewards,
+)
 from mindllm.algorithms.controllers import KLController
 from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset, ResumableSampler
@@ -141,7 +149,8 @@ def add_advantages(
 ) -> dict[str, float]:
     """Set ``loss_mask``, ``advantages`` and ``returns``; adapts the KL coefficient for the next iteration."""
     algorithm, cut = config.algorithm, batch.finish_reason == FinishReason.LENGTH
-    batch.loss_mask = torch.ones(batch.num_response_tokens, dtype=torch.bool)
+    # A response on which no reward has an opinion takes part in no term of the loss.
+    batch.loss_mask = broadcast_to_tokens(~batch.rewards.isnan(), batch.response_lengths)
     scores = batch.rewards.nan_to_num(0.0) - algorithm.missing_eos_penalty * cut
     kl, metrics = None, {}
     if algorithm.use_kl_in_reward and batch.ref_logprobs is not None:

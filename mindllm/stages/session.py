@@ -74,17 +74,27 @@ class Session:
         )
 
     def __enter__(self) -> Self:
+        if self._resumed is not None:
+            self._take_up(self._resumed)
         (self.run_dir / "config.yaml").write_text(resolved_yaml(self.config))
         for key, what in self.config.ignored_keys:
             print(f"{key}: {what}", flush=True)
         self.log.truncate_after(self.completed)
-        if self._resumed is not None:
-            for name, owner in self._stateful.items():
-                owner.load_state_dict(self._resumed.state[name])
-            self._skipped_in_a_row.update(self._resumed.state["skipped_in_a_row"])
-            print(f"resuming after iteration {self.completed} of {self.training.train_iters}", flush=True)
         self.cluster.__enter__()
         return self
+
+    def _take_up(self, saved: Saved) -> None:
+        """Continue from a checkpoint of the same stage, before anything is written."""
+        stage = saved.state["stage"]
+        if stage != self.training.stage:
+            raise UserError(
+                f"training.run_dir: {self.run_dir} holds a run of stage {stage}, not {self.training.stage}; "
+                "write another run_dir"
+            )
+        for name, owner in self._stateful.items():
+            owner.load_state_dict(saved.state[name])
+        self._skipped_in_a_row.update(saved.state["skipped_in_a_row"])
+        print(f"resuming after iteration {self.completed} of {self.training.train_iters}", flush=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -151,8 +161,9 @@ class Session:
             )
 
     def _save(self, iteration: int) -> None:
-        state = {name: owner.state_dict() for name, owner in self._stateful.items()}
+        state: dict[str, Any] = {name: owner.state_dict() for name, owner in self._stateful.items()}
         state["skipped_in_a_row"] = dict(self._skipped_in_a_row)
+        state["stage"] = self.training.stage
         self._state.save(iteration, state, {role: partial(self._write_role, role) for role in self._models})
 
     def _write_role(self, role: str, directory: Path) -> None:
@@ -176,9 +187,12 @@ class Session:
     def export(self) -> None:
         """Write the final actor as a Hugging Face model where ``training.export_hf`` asks for it.
 
-        What lies there already was exported by an earlier process of this run: preflight refuses anything else.
+        A finished run that is started again exports nothing over what is there; preflight refuses it for any other.
         """
-        if self.training.export_hf is None or Path(self.training.export_hf).exists():
+        if self.training.export_hf is None:
+            return
+        if Path(self.training.export_hf).exists():
+            print(f"training.export_hf: {self.training.export_hf} is there already, nothing is exported", flush=True)
             return
         convert_mcore_to_hf(
             Path(self.config.actor.save), Path(self.training.export_hf), iteration=self.training.train_iters

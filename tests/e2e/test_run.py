@@ -105,7 +105,7 @@ def test_cfg_prints_the_resolved_config_and_writes_nothing(workspace, tmp_path):
 def test_check_names_what_it_checked_and_writes_nothing(workspace, tmp_path):
     outcome = post_train([*workspace.arguments("grpo", tmp_path / "run", *TWO), "--check"])
     assert all(line.startswith("ok: ") for line in outcome.out.splitlines())
-    for fragment in ("actor: llama, 2 layers", "40 prompts", "rewards: fraction_right", str(tmp_path / "run")):
+    for fragment in ("actor_rollout: llama, 2 layers", "40 prompts", "rewards: fraction_right", str(tmp_path / "run")):
         assert fragment in outcome.out
     assert not (tmp_path / "run").exists()
 
