@@ -63,11 +63,21 @@ def test_a_directory_that_can_be_made_passes_and_a_file_on_the_way_is_named(tmp_
         check_writable(tmp_path / "file/below", "training.run_dir")
 
 
-def test_an_export_is_overwritten_only_by_the_run_that_wrote_it(tmp_path):
-    check_export(tmp_path / "new", tmp_path / "run")
+def test_an_unfinished_run_does_not_export_over_what_is_there(tmp_path):
+    check_export(tmp_path / "new")
     (tmp_path / "old").mkdir()
-    with pytest.raises(UserError, match="exists already and this run did not write it"):
-        check_export(tmp_path / "old", tmp_path / "run")
-    (tmp_path / "run/checkpoints").mkdir(parents=True)
-    (tmp_path / "run/checkpoints/iter_0000002.json").write_text("{}")
-    check_export(tmp_path / "old", tmp_path / "run")
+    with pytest.raises(UserError, match="exists already; name a directory that does not"):
+        check_export(tmp_path / "old")
+
+
+def test_a_run_cannot_be_shorter_than_what_it_has_behind_it(tmp_path):
+    config = sft()
+    config = config.model_copy(update={"training": config.training.model_copy(update={"run_dir": str(tmp_path)})})
+    assert check_completed(config) == 0
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/iter_0000002.json").write_text("{}")
+    assert check_completed(config) == 2
+    (tmp_path / "checkpoints/iter_0000003.json").write_text("{}")
+    with pytest.raises(UserError, match="train_iters: 2, but the run in .* has 3 iterations behind it"):
+        check_completed(config)
+
