@@ -10,7 +10,7 @@ from mindllm.config import build_config
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture
 from mindllm.preflight import machine
-from mindllm.preflight.machine import check_export, check_memory, check_writable
+from mindllm.preflight.machine import check_completed, check_export, check_memory, check_writable
 
 
 def info(**changes: object) -> CheckpointInfo:
@@ -80,4 +80,3 @@ def test_a_run_cannot_be_shorter_than_what_it_has_behind_it(tmp_path):
     (tmp_path / "checkpoints/iter_0000003.json").write_text("{}")
     with pytest.raises(UserError, match="train_iters: 2, but the run in .* has 3 iterations behind it"):
         check_completed(config)
-
