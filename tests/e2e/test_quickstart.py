@@ -1,4 +1,4 @@
-"""The quickstart from its shell script: figures, files, time."""
+"""The quickstart from its shell script: figures and files."""
 
 import json
 import os
