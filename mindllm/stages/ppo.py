@@ -96,6 +96,8 @@ def train_iteration(
     """One iteration: respond, reward and evaluate side by side, estimate advantages, update; returns its metrics."""
     config, measure = session.config, session.timings.measure
     with measure("iteration"):
+        with measure("weight_sync"):
+            roles.actor.sync_weights()
         with measure("generate"):
             batch, stats = rollouts.generate(roles.actor, rows, iteration)
         with measure("reward"):
