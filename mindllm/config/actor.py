@@ -131,12 +131,12 @@ class ActorConfig(TrainedRoleConfig):
     num_samples_per_step: Int | None = Field(
         default=None,
         ge=1,
-        description="Sequences generated at the same time per DP rank; unset chooses by memory.",
+        description="Sequences generated at the same time per DP rank; unset: 256, or what `max_kv_tokens` holds.",
     )
     max_kv_tokens: Int | None = Field(
         default=None,
         ge=1,
-        description="Tokens in the key-value cache of one DP rank; unset chooses by memory.",
+        description="Tokens in the key-value cache of one DP rank; unset: no bound but `num_samples_per_step`.",
     )
     num_gpus_for_infer: Int = Field(
         default=0,
