@@ -14,7 +14,7 @@ from mindllm.config.layers import ALLOWED_IN_ROLE, REWARD, RULE_KEYS, Findings, 
 from mindllm.config.sections import AlgorithmConfig, KLControl
 
 VERIFIER_KEYS = frozenset({"verifier_function", "verifier_weight"})
-VERIFIER_NAMES = {"acc": "accuracy"}
+VERIFIER_NAMES = {"acc": "accuracy", "base_acc": "accuracy"}
 PPO_KL_COEF = 0.05
 
 

@@ -1,4 +1,4 @@
-"""The built-in reward ``accuracy``: is the answer of a completion the one of the ``solution`` column?"""
+"""The built-in reward ``accuracy``: is the answer of a completion the one of ``solution`` (or ``labels``)?"""
 
 import logging
 import re
@@ -22,7 +22,7 @@ def _import_math_verify() -> None:
     logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
-@reward("accuracy", prepare=_import_math_verify, score_at_timeout=0.0)
+@reward("accuracy", prepare=_import_math_verify, score_at_timeout=0.0, stand_ins={"solution": "labels"})
 def accuracy_reward(completions: list[str], solution: list[Any], **columns: Any) -> list[float | None]:
     """Return 1.0 where the answer equals the solution, else 0.0, and None where the solution is None.
 

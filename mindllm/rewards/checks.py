@@ -77,7 +77,10 @@ def _check_parameters(spec: RewardSpec, parameters: Parameters, columns: Collect
             raise UserError(f"reward '{spec.name}': the argument '{key}' hides the data of that name; rename it")
         if key not in named and not parameters.takes_any:
             raise UserError(f"reward '{spec.name}' takes no argument '{key}'{did_you_mean(key, named)}")
+    stand_ins = BUILTINS[spec.name].stand_ins if spec.path is None else {}
     for name in parameters.required:
+        if stand_ins.get(name) in columns:
+            continue
         if name not in _ALWAYS_GIVEN and name not in spec.args and name not in columns:
             found = (", ".join(sorted(columns)) or "none") + did_you_mean(name, columns)
             raise UserError(f"reward '{spec.name}' needs the column '{name}', columns in the data: {found}")

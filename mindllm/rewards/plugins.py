@@ -41,7 +41,7 @@ def inspect_plugin(name: str, path: str) -> Parameters | None:
     if not file.is_file():
         raise UserError(f"reward '{name}': no file '{path}'")
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = ast.parse(file.read_text(encoding="utf-8"), filename=file.name)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise UserError(f"reward '{name}': '{path}' is not a Python file: {error}") from error
     functions = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}

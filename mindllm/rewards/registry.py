@@ -1,11 +1,15 @@
 """The built-in reward functions by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 # f(completions, **columns) -> one float per completion, or None for "no opinion"; the same as a user's function.
 RewardFunction = Callable[..., Any]
+
+
+_NO_STAND_INS: Mapping[str, str] = MappingProxyType({})
 
 
 def _nothing() -> None:
@@ -19,13 +23,18 @@ class Builtin:
     function: RewardFunction
     prepare: Callable[[], None]  # run once in each worker, so that slow imports do not count as scoring time
     score_at_timeout: float | None  # what a completion gets that takes too long; None: that is an error
+    stand_ins: Mapping[str, str]  # column it reads -> column that takes its place where the data has only that one
 
 
 BUILTINS: dict[str, Builtin] = {}
 
 
 def reward(
-    name: str, *, prepare: Callable[[], None] = _nothing, score_at_timeout: float | None = None
+    name: str,
+    *,
+    prepare: Callable[[], None] = _nothing,
+    score_at_timeout: float | None = None,
+    stand_ins: Mapping[str, str] = _NO_STAND_INS,
 ) -> Callable[[RewardFunction], RewardFunction]:
     """Register the decorated function as the built-in reward ``name``; see ``Builtin`` for the rest.
 
@@ -35,7 +44,7 @@ def reward(
     def register(function: RewardFunction) -> RewardFunction:
         if name in BUILTINS:
             raise ValueError(f"reward '{name}' is registered twice")
-        BUILTINS[name] = Builtin(function, prepare, score_at_timeout)
+        BUILTINS[name] = Builtin(function, prepare, score_at_timeout, stand_ins)
         return function
 
     return register

@@ -88,10 +88,11 @@ def _die_with_parent(dies_with_parent_thread: bool) -> None:
 
 def _load(function: Function) -> Callable[[Completion], float | None]:
     """Return f(completion) -> score for a built-in or a user's function."""
+    stand_ins: Mapping[str, str] = {}
     if function.path is None:
         builtin = BUILTINS[function.name]
         builtin.prepare()
-        call = builtin.function
+        call, stand_ins = builtin.function, builtin.stand_ins
     else:
         call = load_plugin(function.name, function.path)
     parameters = parameters_of(call)
@@ -99,6 +100,9 @@ def _load(function: Function) -> Callable[[Completion], float | None]:
 
     def score(completion: Completion) -> float | None:
         given: dict[str, Any] = {name: [value] for name, value in completion.columns.items()}
+        for name, other in stand_ins.items():
+            if name not in given and other in given:
+                given[name] = given[other]
         given |= {"prompts": [completion.prompt], "completions": [completion.completion], **function.args}
         if wanted is not None:
             given = {name: value for name, value in given.items() if name in wanted}

@@ -12,6 +12,8 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rewards.json").re
 BUILTINS["accuracy"].prepare()
 accuracy = BUILTINS["accuracy"].function
 format_reward = BUILTINS["format"].function
+strict_format = BUILTINS["strict_format"].function
+step = BUILTINS["step"].function
 
 
 @pytest.mark.parametrize("case", VECTORS["accuracy"], ids=lambda c: c["note"])
@@ -82,3 +84,32 @@ def test_the_room_imports_neither_torch_nor_ray_nor_sympy():
     )
     env = os.environ | {"PYTHONPATH": os.getcwd()}
     assert subprocess.check_output([sys.executable, "-c", code], env=env, text=True).strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("<think>\nwhy\n</think>\n<answer>\n4\n</answer>", 1.0),
+        ("<think>\nwhy\n</think>\n<answer>\n4\n</answer>\n", 1.0),
+        ("<think>why</think>\n<answer>4</answer>", 0.0),
+        ("<think>\nwhy\n</think><answer>\n4\n</answer>", 0.0),
+        ("<think>\nwhy\n</think>\n<answer>\n4\n</answer>\n<answer>\n5\n</answer>", 0.0),
+        ("<answer>\n4\n</answer>", 0.0),
+    ],
+)
+def test_the_strict_form_has_every_tag_on_its_own_line(completion, expected):
+    assert strict_format([completion]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("completion", "steps"),
+    [
+        ("4", 0),
+        ("Step 1: add. It is 2.5 apples", 1),
+        ("First, add.\n- carry", 2),
+        ("1. add\n2. carry\n3. write", 3),
+        ("First, a. Second, b. Next, c. Finally, d.", 4),
+    ],
+)
+def test_marked_steps_count_a_third_each_up_to_one(completion, steps):
+    assert step([completion]) == [min(1.0, steps / 3)]

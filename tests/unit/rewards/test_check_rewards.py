@@ -35,7 +35,10 @@ def test_rewards_without_fault_pass_and_user_code_does_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (Spec("acuracy"), "unknown reward 'acuracy', the built-in ones are accuracy, format; did you mean 'accuracy'?"),
+        (
+            Spec("acuracy"),
+            "unknown reward 'acuracy', the built-in ones are accuracy, format, step, strict_format; did you mean",
+        ),
         (Spec("helpfulness"), "a function of your own needs a 'path'"),
         (Spec("accuracy"), "reward 'accuracy' needs the column 'solution', columns in the data: answer, source"),
         (Spec("accuracy", args={"patern": "x", "source": 1}), "the argument 'source' hides the data of that name"),
@@ -97,3 +100,7 @@ def test_no_rewards_and_a_reward_listed_twice_are_refused():
         check_rewards([], [])
     with pytest.raises(UserError, match="reward 'format' is listed twice"):
         check_rewards([Spec("format"), Spec("format", weight=2.0)], [])
+
+
+def test_the_answer_may_be_in_the_column_that_other_toolkits_keep_it_in():
+    check_rewards([Spec("accuracy")], ["labels"])

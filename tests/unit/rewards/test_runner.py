@@ -202,6 +202,15 @@ def test_a_file_that_cannot_be_loaded_is_reported_at_the_start(tmp_path):
     assert "No module named 'module_that_is_not_there'" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [({"labels": "4"}, 1.0), ({"solution": "4", "labels": "5"}, 1.0), ({"solution": "5", "labels": "4"}, 0.0)],
+)
+def test_accuracy_reads_labels_only_where_there_is_no_solution(columns, expected):
+    with RewardRunner([Spec("accuracy")], num_workers=1) as runner:
+        assert runner.score([RewardItem(0, "2 + 2", "4", columns)]).total == [expected]
+
+
 def test_no_items_give_an_empty_result(zero_runner):
     result = zero_runner.score([])
     assert (result.total, result.per_function) == ([], {"behave": []})
