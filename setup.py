@@ -31,6 +31,7 @@ setup(
         "math-verify>=0.8",
         "jinja2>=3.1",
         "rich>=13",
+        "filelock>=3.13",
         "psutil>=5.9",  # imported by megatron-core when it saves; it does not ask for it, and hangs without
         "tensorboard>=2.18",
     ],

@@ -6,6 +6,12 @@ import numpy as np
 
 from mindllm.errors import UserError
 
+_NAMES = {
+    "size": "the number of rows in data_path",
+    "seed": "training.seed",
+    "shuffle": "shuffling (the opposite of training.no_shuffle)",
+}
+
 
 class ResumableSampler:
     """Endless batches of indices. Epochs follow each other without a gap, so a batch may span two of them.
@@ -54,7 +60,10 @@ class ResumableSampler:
         mine = self.state_dict()
         for key in ("size", "seed", "shuffle"):
             if state[key] != mine[key]:
-                raise UserError(f"cannot resume the data order: {key} was {state[key]}, now it is {mine[key]}")
+                raise UserError(
+                    f"cannot resume the data order: {_NAMES[key]} was {state[key]}, now it is {mine[key]}; put it "
+                    "back, or write another training.run_dir"
+                )
         self._consumed = int(state["consumed"])
 
     def _order_of(self, epoch: int) -> np.ndarray:

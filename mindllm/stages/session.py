@@ -20,6 +20,7 @@ from mindllm.config import RunConfig, TrainedRoleConfig, resolved_yaml
 from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size
 from mindllm.observe import RunLog, Timings
+from mindllm.stages import run_directory
 from mindllm.workers.cluster import Cluster
 from mindllm.workers.ref import Ref
 from mindllm.workers.trained import TrainedModel, UpdateResult
@@ -62,6 +63,7 @@ class Session:
         self._trained, self._stateful = trained, stateful
         self._models: dict[str, TrainedModel] = {}
         directories = {role: Path(settings.save) for role, settings in trained.items()}
+        self._lock = run_directory.lock(self.run_dir)
         self._state = RunState(self.run_dir, directories, self.training.keep_last_n)
         self._resumed: Saved | None = self._state.latest()
         self._skipped_in_a_row: Counter[str] = Counter()
@@ -74,14 +76,21 @@ class Session:
         )
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def _begin(self) -> None:
         if self._resumed is not None:
             self._take_up(self._resumed)
-        (self.run_dir / "config.yaml").write_text(resolved_yaml(self.config))
+        (self.run_dir / run_directory.CONFIG_NAME).write_text(resolved_yaml(self.config), encoding="utf-8")
         for key, what in self.config.ignored_keys:
             print(f"{key}: {what}", flush=True)
         self.log.truncate_after(self.completed)
         self.cluster.__enter__()
-        return self
 
     def _take_up(self, saved: Saved) -> None:
         """Continue from a checkpoint of the same stage, before anything is written."""
@@ -91,10 +100,19 @@ class Session:
                 f"training.run_dir: {self.run_dir} holds a run of stage {stage}, not {self.training.stage}; "
                 "write another run_dir"
             )
+        for role, settings in self._trained.items():
+            started = read_checkpoint_info(latest_iteration_dir(Path(settings.load))).architecture
+            if read_checkpoint_info(saved.roles[role]).architecture != started:
+                raise UserError(
+                    f"{role}.load: {settings.load} is another architecture than the run in {self.run_dir} has; name "
+                    "the model that it began with, or write another run_dir"
+                )
         for name, owner in self._stateful.items():
             owner.load_state_dict(saved.state[name])
         self._skipped_in_a_row.update(saved.state["skipped_in_a_row"])
         print(f"resuming after iteration {self.completed} of {self.training.train_iters}", flush=True)
+        for line in run_directory.changed_keys(self.run_dir, resolved_yaml(self.config)):
+            print(line, flush=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -103,6 +121,7 @@ class Session:
             self.cluster.__exit__(kind, error, trace)
         finally:
             self.log.close("finished" if kind is None else "failed")
+            self._lock.release()
 
     @property
     def completed(self) -> int:

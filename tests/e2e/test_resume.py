@@ -1,5 +1,6 @@
 """A run that was killed and started again by the same command equals the one that was not, bit for bit."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from mindllm.checkpoint import convert_hf_to_mcore
 from tests.e2e.processes import assert_gone
 from tests.e2e.runs import (
     ACTOR,
@@ -22,6 +24,7 @@ from tests.e2e.runs import (
     samples,
     start,
 )
+from tests.e2e.tiny import write_model
 
 SFT = ["training.train_iters=30", "training.lr_decay_style=cosine", "training.lr_warmup_iters=2"]
 RAY = ["training.executor=ray", f"{ACTOR}.tensor_model_parallel_size=2"]
@@ -107,8 +110,24 @@ def test_a_directory_without_its_manifest_is_what_an_interrupted_save_left(works
 
 def test_a_finished_run_does_nothing_when_it_is_started_again(workspace, uninterrupted):
     before = metrics(uninterrupted)
-    post_train(workspace.arguments("grpo", uninterrupted, *SHORT))
+    assert "changed since" not in post_train(workspace.arguments("grpo", uninterrupted, *SHORT)).out
     assert metrics(uninterrupted) == before
+
+
+def test_a_changed_key_is_named_when_a_run_is_started_again(workspace, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *SHORT, f"{ACTOR}.lr=2e-3"))
+    assert f"changed since the run was last started: {ACTOR}.lr: 0.001 -> 0.002" in outcome.out
+
+
+def test_a_run_is_not_resumed_with_another_architecture(workspace, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    write_model(tmp_path / "hf", num_layers=1)
+    convert_hf_to_mcore(tmp_path / "hf", tmp_path / "mcore")
+    overrides = [*SHORT, "training.train_iters=8", f"{ACTOR}.load={tmp_path / 'mcore'}"]
+    outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *overrides), status=2)
+    assert "mcore is another architecture than the run in" in outcome.err
+    assert metrics(tmp_path / "run") == metrics(uninterrupted)
 
 
 def test_sft_killed_after_unsaved_iterations_resumes_to_the_same_end(workspace, tmp_path):
