@@ -9,14 +9,15 @@ from pathlib import Path
 from mindllm.checkpoint.converter import convert
 from mindllm.checkpoint.head import HEADS
 from mindllm.checkpoint.options import DEFAULT_MAX_SHARD_BYTES, Options
+from mindllm.command_line import Parser
 from mindllm.errors import UserError
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """Return the parser; unset options are None, so that one without effect can be refused."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="convert_ckpt.py",
         description="Convert a model between Hugging Face safetensors and megatron-core checkpoints, bit for bit.",
     )
@@ -79,9 +80,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, convert and return the exit status (2: a mistake of the user's, 130: interrupted)."""
-    options = build_parser().parse_args(arguments)
     try:
-        _convert(options)
+        parser = build_parser()
+        parser.check_flags(arguments)
+        _convert(parser.parse_args(arguments))
     except (UserError, OSError) as error:  # OSError: a source that may not be read
         print(f"error: {error}", file=sys.stderr)
         return 2

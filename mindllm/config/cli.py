@@ -1,13 +1,11 @@
 """Command line of posttrain_gpt.py. Starts fast: hydra is imported when there is something to compose."""
 
-import argparse
 from dataclasses import dataclass
-from typing import NoReturn
 
+from mindllm.command_line import Parser
 from mindllm.config.actor import ActorConfig
 from mindllm.config.catalog import config_names, shipped_config_dir
 from mindllm.config.training import TrainingConfig
-from mindllm.errors import UserError
 
 _STAGES = {
     "sft": "supervised fine-tuning",
@@ -41,24 +39,17 @@ class Command:
     check_only: bool
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (--help lists all flags and configs)")
-
-
 def parse_command(arguments: list[str]) -> Command:
     """Read the command line; ``--help`` prints and exits.
 
     Raises:
         UserError: a flag is unknown or ``--config-name`` is missing.
     """
-    parser = _Parser(
+    parser = Parser(
         prog="posttrain_gpt.py",
         usage="posttrain_gpt.py --config-name NAME [--config-dir DIR] [--cfg | --check] [key=value ...]",
         description="Post-train a language model as a YAML configuration says.",
         epilog=_epilog(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--config-name", required=True, metavar="NAME", help="a config below, or a YAML file's path")
     parser.add_argument("--config-dir", metavar="DIR", help="where NAME is looked up (default: configs/rlxf)")
@@ -66,6 +57,7 @@ def parse_command(arguments: list[str]) -> Command:
     mode.add_argument("--cfg", action="store_true", help="print the resolved configuration and stop")
     mode.add_argument("--check", action="store_true", help="run every check, launch nothing")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="wins over the files; the last one counts")
+    parser.check_flags(arguments)
     found = parser.parse_intermixed_args(arguments)
     return Command(found.config_name, found.config_dir, found.overrides, found.cfg, found.check)
 

@@ -18,6 +18,7 @@ FOREIGN_NAMES: Mapping[str, str] = {
     "sft_model_path": "load (a checkpoint made by convert_ckpt.py)",
     "beta": "algorithm.kl_loss_coef with algorithm.use_kl_loss: true",
     "n": "n_samples_per_prompt",
+    "n_samples": "n_samples_per_prompt",
     "num_generations": "n_samples_per_prompt",
     "num_return_sequences": "n_samples_per_prompt",
     "epsilon": "clip_ratio (or clip_ratio_low)",

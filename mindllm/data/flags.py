@@ -4,13 +4,14 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from mindllm.command_line import Parser
 from mindllm.data.handlers import handler_names
 from mindllm.data.options import PreprocessOptions
 from mindllm.data.order import OrderOptions
 from mindllm.data.templates import template_names
-from mindllm.errors import UserError, did_you_mean
+from mindllm.errors import UserError
 
 _EXAMPLE = """example:
   python preprocess_data.py --input train.jsonl --output-prefix data/train \\
@@ -20,19 +21,12 @@ _EXAMPLE = """example:
 _HF, _SENTENCEPIECE = "PretrainedFromHF", "GPTSentencePieceTokenizer"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; --help lists all flags")
-
-
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser, with every flag that has an effect and no other."""
-    parser = _Parser(
+    parser = Parser(
         prog="preprocess_data.py",
         description="Turn json, jsonl, csv, txt (also .gz, .zst), parquet and arrow files into Megatron indexed files.",
         epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_data_flags(parser)
     _add_order_flags(parser)
@@ -188,10 +182,8 @@ def parse(argv: Sequence[str]) -> tuple[PreprocessOptions, int | None]:
         UserError: an unknown flag or a bad value.
     """
     parser = build_parser()
-    found, unknown = parser.parse_known_args(argv)
-    for flag in unknown:
-        flags = [option for action in parser._actions for option in action.option_strings]
-        raise UserError(f"unknown argument {flag}; --help lists all{did_you_mean(flag.split('=')[0], flags)}")
+    parser.check_flags(argv)
+    found = parser.parse_args(argv)
     order = OrderOptions(
         found.max_samples, found.shuffle, found.seed, found.split, found.mix_strategy, found.interleave_probs
     )

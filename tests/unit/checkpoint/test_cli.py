@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mindllm.checkpoint.cli import build_parser, main
+from mindllm.errors import UserError
 from tests.unit.checkpoint.tiny_models import assert_same_tensors, read_all
 
 ROOT = Path(__file__).parents[3]
@@ -87,5 +88,21 @@ def test_sizes_are_read_with_their_units(text: str, num_bytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "5XB", "-1GB", "0"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(UserError, match="--max-shard-size"):
         build_parser().parse_args([*TO_HF, "--load-dir", "a", "--save-dir", "b", "--max-shard-size", text])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--load-modl-type", "hf"], "unknown argument --load-modl-type; --help lists all; did you mean '--load-mod"),
+        (["--load-model-type", "hff"], "invalid choice: 'hff' (choose from 'hf', 'mcore'); --help lists all flags"),
+        (["--workers", "0"], "'0' is not a positive whole number"),
+    ],
+)
+def test_a_mistyped_command_line_is_answered_by_one_sentence(
+    arguments: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    written = capfd.readouterr()
+    assert said in written.err and len(written.err.splitlines()) == 1 and not written.out

@@ -76,9 +76,13 @@ def test_a_run_is_checked_first(door, rooms):
     ("arguments", "fragment"),
     [
         (["--config-name", "gone"], "config 'gone' is not in"),
+        (["--confg-name", "gone"], "unknown argument --confg-name; --help lists all; did you mean '--config-name'"),
         (["--config-name", "sft_trainer_quickstart", "training.sed=1"], "did you mean 'seed'"),
         ([], "--config-name"),
-        (["--config-name", "sft_trainer_quickstart", "--chekc"], "--chekc"),
+        (
+            ["--config-name", "sft_trainer_quickstart", "--chekc"],
+            "unknown argument --chekc; --help lists all; did you mean '--check'?",
+        ),
         (["--config-name", "sft_trainer_quickstart", "--cfg", "--check"], "not allowed with"),
     ],
 )

@@ -1,0 +1,26 @@
+"""What the command lines of the three entry scripts have in common."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from mindllm.errors import UserError, did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, as a UserError, and takes no abbreviations of flags."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+
+    def check_flags(self, arguments: Sequence[str]) -> None:
+        """Raise UserError for an unknown flag, before one that is missing for that reason is asked for."""
+        known = [flag for action in self._actions for flag in action.option_strings]
+        for argument in arguments:
+            flag = argument.split("=")[0]
+            if flag.startswith("--") and flag != "--" and flag not in known:
+                raise UserError(f"unknown argument {flag}; --help lists all{did_you_mean(flag, known)}")
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError with argparse's own words."""
+        raise UserError(f"{message}; --help lists all flags")
