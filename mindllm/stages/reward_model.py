@@ -37,20 +37,29 @@ class RewardModelScorer:
         """Add to the batch's rule rewards (0 where there are none) the weighted score of the model.
 
         Returns:
-            (total rewards [n] float64, metrics).
+            (total rewards [n] float64, metrics: the mean score, and how many texts lost their beginning to the reward
+            model's ``seq_length``).
         """
-        sequences = batch if self._same else self._in_own_words(batch, rows)
+        metrics = {}
+        sequences = batch
+        if not self._same:
+            ids = self._in_own_words(batch, rows)
+            metrics["reward/model/cut"] = float(sum(len(tokens) > self._limit for tokens in ids))
+            # The end is kept: the score is read there, and it is the response that is judged.
+            ids = [tokens[-self._limit :] for tokens in ids]
+            sequences = Sequences.from_lists([tokens[:-1] for tokens in ids], [tokens[-1:] for tokens in ids])
         scores = self._model.scores(sequences).double()
-        return batch.rewards.nan_to_num(0.0) + self._weight * scores, {"reward/model/mean": float(scores.mean())}
+        metrics["reward/model/mean"] = float(scores.mean())
+        return batch.rewards.nan_to_num(0.0) + self._weight * scores, metrics
 
-    def _in_own_words(self, batch: Sequences, rows: list[Prompt]) -> Sequences:
+    def _in_own_words(self, batch: Sequences, rows: list[Prompt]) -> list[list[int]]:
         """Prompt and response texts through the reward model's chat template (or end to end without one)."""
         prompts = {row.index: row.columns["prompt"] for row in rows}
-        ids = []
-        for index, completion in zip(batch.prompt_index.tolist(), self._rollouts.completions(batch), strict=True):
-            text = render(self._tokenizer, prompts[index], completion)
-            ids.append(self._tokenizer(text, add_special_tokens=False)["input_ids"][: self._limit])
-        return Sequences.from_lists([tokens[:-1] for tokens in ids], [tokens[-1:] for tokens in ids])
+        texts = [
+            render(self._tokenizer, prompts[index], completion)
+            for index, completion in zip(batch.prompt_index.tolist(), self._rollouts.completions(batch), strict=True)
+        ]
+        return self._tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
 def render(tokenizer: object, prompt: str, completion: str) -> str:

@@ -96,11 +96,13 @@ def test_without_a_chat_template_prompt_and_response_stand_end_to_end():
     assert render(plain, "say one ", "two") == "say one two<end>"
 
 
-def test_a_text_longer_than_the_reward_models_window_is_cut(monkeypatch):
+def test_a_text_longer_than_the_reward_models_window_keeps_its_end_and_is_counted(monkeypatch):
     own = tokenizer(["?", "<stop>", "<user>", "<assistant>", "say", "one", "two", "three"], TEMPLATE)
     score, model = scorer(monkeypatch, own, tokenizer(WORDS), seq_length=6)
-    score(*make_batch())
-    assert all(len(prompt) + len(response) == 6 for prompt, response in model.seen)
+    _, metrics = score(*make_batch())
+    texts = [own.decode(prompt + response) for prompt, response in model.seen]
+    assert texts == ["one <stop> <assistant> one one <stop>", "say two <stop> <assistant> three <stop>"]
+    assert metrics["reward/model/cut"] == 2  # of seven and eight tokens
 
 
 def test_an_empty_response_still_has_a_score(monkeypatch):
