@@ -79,7 +79,9 @@ class TrainedRoleConfig(RoleConfig):
         default="constant", description="Shape of the learning rate over the optimizer steps of the run."
     )
     lr_warmup_fraction: Float = Field(default=0.0, ge=0, lt=1, description="Share of the optimizer steps that warm up.")
-    lr_warmup_iters: Int = Field(default=0, ge=0, description="Optimizer steps that warm up (instead of a share).")
+    lr_warmup_iters: Int = Field(
+        default=0, ge=0, description="Optimizer steps that warm up (instead of a share); the first has learning rate 0."
+    )
     weight_decay: Float = Field(default=0.01, ge=0, description="AdamW weight decay.")
     clip_grad: Float = Field(default=1.0, ge=0, description="Largest gradient norm; 0 does not clip.")
     adam_beta1: Float = Field(default=0.9, ge=0, lt=1, description="Adam: decay of the first moment.")
