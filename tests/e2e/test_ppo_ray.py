@@ -24,6 +24,7 @@ FOUR_POOLS = [
     "actor_rollout_ref.ref.tensor_model_parallel_size=1",
     "critic.tensor_model_parallel_size=1",
 ]
+PHASES = {"generate", "reward", "ref", "values", "adv", "update_critic", "update_actor", "weight_sync"}
 LAYOUTS = {
     "tp2-to-tp1": ({f"{ACTOR}.tensor_model_parallel_size": 2}, 1),
     "pp2-to-tp2": ({f"{ACTOR}.pipeline_model_parallel_size": 2}, 2),
@@ -48,6 +49,7 @@ def test_phases_that_need_not_wait_for_each_other_do_not(ppo_workspace, tmp_path
     assert len(lines) == 3
     for line in lines:
         spans = intervals(line)
+        assert PHASES <= spans.keys()
         assert intersect(spans["ref"], spans["values"], spans["reward_model"], spans["old_logprobs"])
         assert intersect(spans["update_actor"], spans["update_critic"])
         # and what depends on another does wait for it
@@ -82,6 +84,8 @@ def test_generation_ranks_give_the_tokens_that_training_ranks_would(name, ppo_wo
     assert len(responses) == 3 and responses[0] != responses[1] != responses[2]
     assert all(line["rollout/logprob_deviation_max"] < 1e-4 for line in metrics(tmp_path / "apart"))
     assert len(list((tmp_path / "apart/logs").glob("rollout_rank*.log"))) == inference
+    lines = [json.loads(line) for line in (tmp_path / "apart/metrics.jsonl").open()]
+    assert all(PHASES <= intervals(line).keys() for line in lines)
 
 
 def logs_to(pid: int) -> str:
