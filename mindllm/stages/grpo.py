@@ -4,7 +4,7 @@ from mindllm.algorithms import broadcast_to_tokens, group_advantages, kl_penalty
 from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset, ResumableSampler
 from mindllm.data.sequences import Sequences
-from mindllm.stages.policy_update import policy_steps, update_policy
+from mindllm.stages.policy_update import is_on_policy, policy_steps, update_policy
 from mindllm.stages.reward_model import RewardModelScorer
 from mindllm.stages.rollouts import Rollouts, known_mean, rollout_metrics, token_sums
 from mindllm.stages.session import Session, mean_metrics
@@ -20,8 +20,6 @@ def run(config: RunConfig) -> None:
     prompts = PromptDataset(config.actor.data_path)
     held_out = PromptDataset(training.eval_data_path) if training.eval_data_path else None
     sampler = ResumableSampler(len(prompts), training.global_batch_size, training.seed, not training.no_shuffle)
-    if config.actor.top_k > 0 or config.actor.top_p < 1.0:
-        print("actor_rollout.top_k/top_p: responses are drawn from a cut distribution, ratios use the full softmax's")
     with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}) as session:
         if not session.is_complete:
             with Rollouts(config) as rollouts:
@@ -59,8 +57,9 @@ def train_iteration(
             if reward is not None:
                 batch.rewards, model_metrics = reward(batch, rows)
                 reward_metrics |= model_metrics
-        with measure("old_logprobs"):
-            batch.old_logprobs = actor.logprobs(batch, temperature)
+        if config.algorithm.use_kl_in_reward or not is_on_policy(config):
+            with measure("old_logprobs"):
+                batch.old_logprobs = actor.logprobs(batch, temperature)
         if ref is not None:
             with measure("ref"):
                 batch.ref_logprobs = ref.logprobs(batch, temperature)
@@ -69,7 +68,7 @@ def train_iteration(
             results = update_policy(session, actor, batch, iteration)
     if session.is_due(session.training.sample_dump_interval, iteration):
         session.log.samples(iteration, rollouts.dump(batch, rows))
-    return metrics | rollout_metrics(batch, stats) | mean_metrics(results, "actor")
+    return metrics | rollout_metrics(batch, stats, results) | mean_metrics(results, "actor")
 
 
 def add_advantages(batch: Sequences, config: RunConfig) -> dict[str, float]:
@@ -81,7 +80,7 @@ def add_advantages(batch: Sequences, config: RunConfig) -> dict[str, float]:
     if algorithm.use_kl_in_reward and batch.ref_logprobs is not None:
         penalties = token_sums(kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm.kl_penalty), batch)
         rewards = rewards - algorithm.kl_ctrl.kl_coef * penalties
-        metrics["critic/kl/mean"] = float(penalties.mean())
+        metrics["critic/kl/mean"] = float((penalties / batch.response_lengths.clamp(min=1)).mean())
     advantages = group_advantages(rewards, batch.prompt_index, algorithm.adv_estimator)
     batch.advantages = broadcast_to_tokens(advantages.float(), batch.response_lengths)
     metrics["critic/rewards/mean"] = known_mean(rewards)

@@ -24,6 +24,11 @@ def policy_steps(config: RunConfig, iterations: int) -> int:
     return iterations * config.actor.ppo_epochs * math.ceil(total / (config.actor.ppo_mini_batch_size or total))
 
 
+def is_on_policy(config: RunConfig) -> bool:
+    """Whether an iteration has one optimizer step, at which the actor still is the policy that responded."""
+    return policy_steps(config, 1) == 1
+
+
 def mini_batches(config: RunConfig, count: int, size: int | None, iteration: int, epoch: int) -> list[torch.Tensor]:
     """Indices of an epoch's mini-batches; the order depends on seed, iteration and epoch only."""
     order = torch.arange(count)

@@ -111,7 +111,7 @@ def train_iteration(
     for role, results in updates.items():
         metrics |= mean_metrics(results, role)
     metrics |= critic_fit(metrics)
-    return metrics | rollout_metrics(batch, stats)
+    return metrics | rollout_metrics(batch, stats, [])
 
 
 def score_states(

@@ -16,6 +16,8 @@ from mindllm.errors import UserError
 from mindllm.rewards import RewardItem, RewardRunner
 from mindllm.rollout import GenerationStats, SamplingParams
 from mindllm.workers.actor_rollout import ActorRollout
+from mindllm.workers.objectives import max_deviation
+from mindllm.workers.trained import UpdateResult
 
 AddScores = Callable[[Sequences, list[Prompt]], tuple[Tensor, dict[str, float]]]
 """(batch with rule rewards, its prompts) -> (total rewards [n], metrics)."""
@@ -42,6 +44,9 @@ class Rollouts:
         )
 
     def __enter__(self) -> Self:
+        actor = self.config.actor
+        if actor.do_sample and (actor.top_k > 0 or actor.top_p < 1.0):
+            print("actor_rollout.top_k/top_p: responses are drawn from a cut distribution, ratios use the full one's")
         return self
 
     def __exit__(
@@ -81,13 +86,14 @@ class Rollouts:
             return batch, {}
         result = self._runner.score(self._items(batch, prompts))
         batch.rewards = torch.tensor(result.total, dtype=torch.float64)
+        metrics = result.metrics() | {"reward/no_opinion": float(batch.rewards.isnan().sum() - len(result.dropped))}
         if result.dropped:
             dropped = set(result.dropped)
             kept = [index for index in range(len(batch)) if index not in dropped]
             if not kept:
                 raise UserError(f"reward: every response was dropped; first error:\n{result.first_traceback}")
             batch = batch.select(kept)
-        return batch, result.metrics()
+        return batch, metrics
 
     def completions(self, batch: Sequences) -> list[str]:
         """The responses as text, without special tokens."""
@@ -171,10 +177,13 @@ def known_mean(values: Tensor) -> float:
     return float(values.nanmean())
 
 
-def rollout_metrics(batch: Sequences, stats: GenerationStats) -> dict[str, float]:
-    """Lengths, rewards and the on-policy check of an iteration."""
+def rollout_metrics(batch: Sequences, stats: GenerationStats, updates: list[UpdateResult]) -> dict[str, float]:
+    """Lengths, rewards and the on-policy check of an iteration, which the first of ``updates`` made if nobody did."""
     lengths = batch.response_lengths.double()
-    deviation = (batch.rollout_logprobs - batch.old_logprobs).abs()
+    if batch.old_logprobs is not None:
+        deviation = float(max_deviation(batch.rollout_logprobs, batch.old_logprobs))
+    else:
+        deviation = updates[0].metrics.pop("rollout_deviation_max")
     known = batch.rewards[~batch.rewards.isnan()]
     return {
         "critic/score/mean": known_mean(batch.rewards),
@@ -184,7 +193,7 @@ def rollout_metrics(batch: Sequences, stats: GenerationStats) -> dict[str, float
         "response_length/max": float(lengths.max()),
         "response_length/clip_ratio": float((batch.finish_reason == FinishReason.LENGTH).double().mean()),
         "prompt_length/mean": float(batch.prompt_lengths.double().mean()),
-        "rollout/logprob_deviation_max": float(deviation.max()) if len(deviation) else 0.0,
+        "rollout/logprob_deviation_max": deviation,
         "rollout/total_tokens": float(batch.lengths.sum()),
         "rollout/sampled_tokens": float(stats.sampled_rows),
         "rollout/decode_steps": float(stats.decode_steps),

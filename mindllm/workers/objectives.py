@@ -49,6 +49,9 @@ class SftObjective:
 class PolicyObjective:
     """Clipped policy gradient, plus KL to the reference and minus entropy where their weights are not 0.
 
+    Without ``Sequences.old_logprobs`` the ratio is to the policy itself, as at the first step after a rollout; the
+    metric ``rollout_deviation_max`` then says how far the log-probs of the rollout are from that policy's.
+
     num_tokens: trained tokens of the optimizer step, the denominator of all three terms (whose masks are equal) unless
     ``Sequences.loss_weights`` says otherwise; metrics are token means always.
     """
@@ -71,7 +74,7 @@ class PolicyObjective:
         logprobs, entropy = vocab_parallel_logprobs(output, batch.targets, vocab_size, self.temperature)
         policy = policy_loss(
             logprobs,
-            fields.old_logprobs,
+            logprobs.detach() if fields.old_logprobs is None else fields.old_logprobs,
             fields.advantages,
             mask,
             self.num_tokens,
@@ -90,6 +93,8 @@ class PolicyObjective:
             "ratio_deviation_max": policy.ratio_deviation_max,
             "entropy": entropy_sum.detach() / self.num_tokens,
         }
+        if fields.old_logprobs is None and fields.rollout_logprobs is not None:
+            sums["rollout_deviation_max"] = max_deviation(logprobs.detach()[mask], fields.rollout_logprobs[mask])
         if self.entropy_coeff:
             total = total - self.entropy_coeff * aggregate(entropy, mask, self.num_tokens, weights)
         if self.kl_coef:
@@ -98,6 +103,11 @@ class PolicyObjective:
             sums["kl_loss"] = kl.loss.detach()
             sums["kl_clamped"] = kl.clamped_sum / self.num_tokens
         return total, sums
+
+
+def max_deviation(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Largest absolute difference of two vectors; 0 of empty ones."""
+    return (ours - theirs).abs().max() if ours.numel() else ours.new_zeros(())
 
 
 @dataclass(frozen=True)
