@@ -9,6 +9,7 @@ entropy at the first step, where they still have the same weights. The last line
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -63,7 +64,7 @@ def prepare(work: Path, steps: int) -> None:
     from make_model import make_config, make_tokenizer
 
     torch.manual_seed(0)
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer([])
     config = make_config(tokenizer)
     config.hidden_size, config.intermediate_size, config.num_hidden_layers = 256, 1024, 4
     config.layer_types = ["full_attention"] * config.num_hidden_layers
@@ -131,22 +132,19 @@ class Stopwatch:
 def ours(work: Path, steps: int) -> dict[str, Any]:
     """Steps of our GRPO stage through the inline executor."""
     from mindllm.config import build_config
-    from mindllm.data import PromptDataset, ResumableSampler
-    from mindllm.stages.grpo import train_iteration
-    from mindllm.stages.rollouts import Rollouts
-    from mindllm.stages.session import Session, steps_per_iteration
+    from mindllm.stages import grpo
 
-    with tempfile.TemporaryDirectory() as run_dir:
-        config = build_config(our_config(work, steps, run_dir))
-        prompts = PromptDataset(config.actor.data_path)
-        sampler = ResumableSampler(len(prompts), PROMPTS, seed=0, shuffle=False)
-        watch, metrics = Stopwatch(), []
-        with Session(config, sampler, {}) as session, Rollouts(config) as rollouts:
-            actor = session.start_actor(steps_per_iteration(config))
-            for iteration in range(1, steps + 1):
-                watch.start()
-                metrics.append(train_iteration(session, rollouts, actor, None, prompts, iteration))
-                watch.stop()
+    watch, metrics, iteration = Stopwatch(), [], grpo.train_iteration
+
+    def measured_iteration(*args: Any) -> dict[str, float]:
+        watch.start()
+        metrics.append(iteration(*args))
+        watch.stop()
+        return metrics[-1]
+
+    grpo.train_iteration = measured_iteration
+    with tempfile.TemporaryDirectory() as run_dir, contextlib.redirect_stdout(sys.stderr):
+        grpo.run(build_config(our_config(work, steps, run_dir)))
     sequences = PROMPTS * SAMPLES
     return watch.measured() | {
         "prompt": [round(step["prompt_length/mean"] * sequences) for step in metrics],
@@ -173,6 +171,7 @@ def our_config(work: Path, steps: int, run_dir: str) -> dict[str, Any]:
         "run_dir": run_dir,
         "train_iters": steps,
         "global_batch_size": PROMPTS,
+        "no_shuffle": True,
         "seq_length": PROMPT_TOKENS + NEW_TOKENS,
         "sample_dump_interval": steps,
         "trackers": ["jsonl"],
