@@ -113,7 +113,10 @@ class RewardRunner:
     def _describe(self, which: int, item: RewardItem, outcome: Outcome) -> str:
         """Return the failure in words, and log the first one of each function."""
         label = self._labels[which]
-        text = f"reward '{label}' failed on {item.uid!r} (completion {_start(item.completion)}):\n{outcome.text}"
+        text = (
+            f"reward '{label}' failed on {item.uid!r}, the completion {_start(item.completion)} of the prompt "
+            f"{_start(item.prompt)}:\n{outcome.text}"
+        )
         if self._on_error != "fail" and label not in self._warned:
             self._warned.add(label)
             logger.warning("%s\n(on_error=%s; later failures of it are only counted)", text, self._on_error)

@@ -92,7 +92,9 @@ def test_a_failing_item_counts_as_zero_and_spares_its_neighbours(zero_runner, fa
     assert result.per_function == {"behave": [1.0, 0.0, 3.0, 0.0, 2.0]}
     assert result.total == [1.0, 0.0, 3.0, 0.0, 2.0]
     assert (result.errors, result.timeouts) == (2, 2 if failure == "hang" else 0)
-    assert result.first_traceback.startswith(f"reward 'behave' failed on 'uid1' (completion '{failure}'):\n")
+    assert result.first_traceback.startswith(
+        f"reward 'behave' failed on 'uid1', the completion '{failure}' of the prompt 'a prompt':\n"
+    )
     assert FAILURES[failure] in result.first_traceback
     assert result.dropped == []
 
