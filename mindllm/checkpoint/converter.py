@@ -1,6 +1,6 @@
 """Conversion between checkpoint directories: checks, plan, streaming, commit.
 
-Imports torch inside the functions, so that the command line answers quickly.
+Imports what handles tensors inside the functions, so that the command line answers quickly.
 """
 
 import dataclasses
@@ -82,7 +82,8 @@ def convert(
 
     ``report`` receives the plan and the result, a line at a time. Raises UserError; then nothing is at ``save_dir``.
     """
-    from mindllm.checkpoint.recipe import make_recipe, name_of
+    from mindllm.checkpoint.recipe import make_recipe
+    from mindllm.models.families.arrays import name_of
 
     found = _inspect(load_dir, options)
     head = choose_head(found.head, options.head)
@@ -166,7 +167,7 @@ class _Job:
             run_shares(self.options.workers, verify_share)
 
     def _compare(self, source: "Source", weights: Sequence[Weight]) -> None:
-        from mindllm.checkpoint.recipe import same_bits
+        from mindllm.models.families.arrays import is_finite, same_bits
 
         model_type, architecture = self.options.save_model_type, self.recipe.architecture
         with _open_checkpoint(model_type, self.place, self.hf_dir, architecture) as result:
@@ -174,7 +175,7 @@ class _Job:
                 wanted = self.recipe.produce(source, weight)
                 if not same_bits(result.read(weight), wanted):
                     raise UserError(f"verify: {result.origin(weight)} (layer {weight.layer}) was not written correctly")
-                if not wanted.isfinite().all():
+                if not is_finite(wanted):
                     raise UserError(f"verify: {source.origin(weight)} in {source.directory} holds NaN or infinity")
 
 
