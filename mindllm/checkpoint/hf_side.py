@@ -65,7 +65,7 @@ class HfSource:
     def _is_dropped(self, name: str) -> bool:
         """Return whether a tensor is of a layer that predicts further tokens, which the family leaves out."""
         match = _LAYER.fullmatch(name)
-        drops = family_of(self._architecture.family).drops_later_layers
+        drops = family_of(self._architecture.family).later_layers is not None
         return drops and match is not None and int(match[1]) >= self._architecture.num_layers
 
     def _is_fp8(self, name: str) -> bool:
