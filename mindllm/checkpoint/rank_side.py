@@ -10,6 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from mindllm.checkpoint.rank_layout import Place, RankLayout, rank_files
+from mindllm.checkpoint.rank_names import renamed
 from mindllm.checkpoint.recipe import Dtype, Recipe, listed
 from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor
 from mindllm.errors import UserError
@@ -139,6 +140,10 @@ class _Loaded:
     reader: ArchiveReader
     chunks: list[Mapping[str, Any]]
 
+    def renamed(self, num_local_experts: int) -> "_Loaded":
+        """Return the same file under the names that are written here."""
+        return _Loaded(self.path, self.reader, [renamed(chunk, num_local_experts) for chunk in self.chunks])
+
 
 class RankSource:
     """Reads the weights of an architecture from one file per rank, whatever the layout.
@@ -153,7 +158,9 @@ class RankSource:
         self._stack = ExitStack()
         try:
             found = {numbers: self._load(path) for numbers, path in rank_files(directory).items()}
-            self._layout, self._files = _arrange(directory, found)
+            self._layout, arranged = _arrange(directory, found)
+            experts = 0 if architecture.moe is None else architecture.moe.num_experts // self._layout.expert
+            self._files = {rank: loaded.renamed(experts) for rank, loaded in arranged.items()}
             self._check(architecture, weights)
         except BaseException:
             self.close()

@@ -53,6 +53,13 @@ class StoredTensor:
     stride: tuple[int, ...] | None = None
 
     @property
+    def extent(self) -> int:
+        """Return how many elements of the entry its view spans."""
+        stride = self.stride or contiguous_stride(self.shape)
+        last = sum((size - 1) * step for size, step in zip(self.shape, stride, strict=True))
+        return last + 1 if math.prod(self.shape) else 0
+
+    @property
     def is_contiguous(self) -> bool:
         """Return whether the elements lie one after the other."""
         return self.stride is None or self.stride == contiguous_stride(self.shape)
@@ -170,7 +177,7 @@ class ArchiveReader:
         """Return the tensor's data in a new buffer."""
         place, size = self._place(f"data/{tensor.entry}")
         width = tensor.dtype.itemsize
-        count = math.prod(tensor.shape) if tensor.is_contiguous else size // width - tensor.offset
+        count = tensor.extent
         if (tensor.offset + count) * width > size:
             raise ValueError(f"its entry data/{tensor.entry} is too short")
         shape = tensor.shape if tensor.is_contiguous else (count,)
