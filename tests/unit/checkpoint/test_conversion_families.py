@@ -1,4 +1,4 @@
-"""Every family: the same bits after a round trip in both formats, and the same logits in megatron-core's model."""
+"""Every family: the logits of megatron-core's model, and what is particular to some."""
 
 import json
 from pathlib import Path
@@ -42,23 +42,6 @@ def make(directory: Path, name: str, dtype: torch.dtype = torch.float32, **optio
 
 def test_every_family_is_tested() -> None:
     assert {name.split("-")[0] for name in MODELS} == set(FAMILIES)
-
-
-FORMATS: list[dict[str, Any]] = [
-    {},
-    {"ckpt_format": "torch", "tensor_parallel_size": 2, "pipeline_parallel_size": 2},
-    {"ckpt_format": "torch", "pipeline_parallel_size": 2, "num_layers_per_virtual_pipeline_stage": 1},
-]
-
-
-@pytest.mark.parametrize("options", FORMATS, ids=["torch_dist", "tp2pp2", "pp2vpp2"])
-@pytest.mark.parametrize("name", MODELS)
-def test_the_round_trip_is_bit_exact(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
-    hf = make(tmp_path / "hf", name, torch.bfloat16)
-    convert_hf_to_mcore(hf, tmp_path / "mcore", make_vocab_size_divisible_by=4, verify=True, **options)
-    back = convert_mcore_to_hf(tmp_path / "mcore", tmp_path / "back", verify=True)
-    assert_same_tensors(read_all(hf), read_all(back))
-    assert (back / "config.json").read_bytes() == (hf / "config.json").read_bytes()
 
 
 @pytest.mark.parametrize("name", MOE)
