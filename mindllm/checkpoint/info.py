@@ -74,7 +74,10 @@ def read_checkpoint_info(iteration_dir: str | Path) -> CheckpointInfo:
     """
     path = Path(iteration_dir) / INFO_NAME
     if not path.is_file():
-        raise UserError(f"{iteration_dir} has no {INFO_NAME}; it was not written by mindllm")
+        raise UserError(
+            f"{iteration_dir} has no {INFO_NAME}: it was not written by mindllm; to convert it, name a Hugging Face "
+            "directory with its config.json and tokenizer by --hf-dir"
+        )
     hf_dir = Path(iteration_dir) / "hf"
     architecture = load_architecture(hf_dir)
     try:

@@ -199,11 +199,11 @@ def test_broken_checkpoint_descriptions_are_refused(mcore: Path, tmp_path: Path)
     assert "was not written by mindllm" in refused(mcore, tmp_path)
 
 
-@pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_kill_minus_nine_leaves_nothing_under_the_final_name(tmp_path: Path, num_kills: int) -> None:
+def test_kill_minus_nine_at_ten_moments_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
     source = make_hf_model(tmp_path / "hf", "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=6)
     arguments = ["--load-model-type", "hf", "--save-model-type", "mcore", "--load-dir", str(source)]
-    for number in range(num_kills):
+    num_killed = 0
+    for number in range(10):
         target = tmp_path / f"result{number}"
         command = [sys.executable, "convert_ckpt.py", *arguments, "--save-dir", str(target)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -213,7 +213,10 @@ def test_kill_minus_nine_leaves_nothing_under_the_final_name(tmp_path: Path, num
             time.sleep(0.001)
         time.sleep(0.01 * number * random.random())
         os.kill(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        assert not target.exists()
-        assert staged.exists()
+        status = process.wait()
+        assert status in (0, -signal.SIGKILL)  # it may have been done before
+        assert (staged.exists(), target.exists()) == ((False, True) if status == 0 else (True, False))
+        num_killed += status != 0
+    assert num_killed >= 5
+    shutil.rmtree(tmp_path / "result0", ignore_errors=True)
     assert main([*arguments, "--save-dir", str(tmp_path / "result0")]) == 0

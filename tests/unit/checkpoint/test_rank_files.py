@@ -113,6 +113,25 @@ def test_a_file_that_megatron_saved_is_read_past_its_arguments_and_random_states
     assert_same_tensors(read_all(hf_qwen2), read_all(tmp_path / "back"))
 
 
+@pytest.mark.parametrize("ckpt_format", ["torch", "torch_dist"])
+def test_a_checkpoint_without_a_config_beside_it_takes_one_that_is_named(
+    hf_qwen2: Path, tmp_path: Path, ckpt_format: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    written = convert_hf_to_mcore(hf_qwen2, tmp_path / "a", ckpt_format=ckpt_format, make_vocab_size_divisible_by=128)
+    arguments = ["--load-model-type", "mcore", "--save-model-type", "hf", "--load-dir", str(tmp_path / "a")]
+    arguments += ["--save-dir", str(tmp_path / "back")]
+    named = ["--hf-dir", str(hf_qwen2)]
+    assert main([*arguments, *named]) == 2
+    assert "has a config.json of its own; leave out --hf-dir" in capfd.readouterr().err
+    (written / "mindllm.json").unlink()
+    shutil.rmtree(written / "hf")
+    assert main(arguments) == 2
+    assert "name a Hugging Face directory with its config.json and tokenizer by --hf-dir" in capfd.readouterr().err
+    assert main([*arguments, *named, "--verify"]) == 0
+    assert_same_tensors(read_all(hf_qwen2), read_all(tmp_path / "back"))
+    assert (tmp_path / "back" / "tokenizer.json").exists()
+
+
 @pytest.fixture
 def ranks(mcore_qwen2: Path, tmp_path: Path) -> Path:
     """A checkpoint of four rank files that a test may spoil."""
