@@ -115,9 +115,9 @@ def commands(folder: Path, workers: int) -> Iterator[tuple[str, list[str], Path,
     yield "torch (TP2) -> hf", convert("mcore", "hf", ranks, back, *many), ranks, back
 
 
-def compare_times(folder: Path, repeats: int, workers: int) -> None:
+def compare_times(folder: Path, repeats: int, workers: int, num_layers: int) -> None:
     """Print the median times beside cp's."""
-    num_bytes = make_model(folder / "hf", SMALL)
+    num_bytes = make_model(folder / "hf", {**SMALL, "num_hidden_layers": num_layers})
     hf, copy, saved = folder / "hf", folder / "copy", folder / "saved"
     runs = [
         ("cp -r", ["cp", "-r", str(hf), str(copy)], hf, copy),
@@ -158,6 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--memory", action="store_true", help="peak memory for an 8 GB model; takes 26 GB of disk")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=SMALL["num_hidden_layers"], help="of 24 MB each (26)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary directory)")
     options = parser.parse_args()
@@ -165,7 +166,7 @@ def main() -> None:
         if options.memory:
             compare_memory(Path(folder))
         else:
-            compare_times(Path(folder), options.repeats, options.workers)
+            compare_times(Path(folder), options.repeats, options.workers, options.layers)
 
 
 if __name__ == "__main__":

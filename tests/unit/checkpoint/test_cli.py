@@ -71,6 +71,16 @@ def test_a_mistake_ends_with_one_sentence_and_status_2(
     assert error.startswith("error: ") and said in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("flag", ["--verify", "--dry-run", "--with-optimizer"])
+def test_a_flag_is_there_or_not_and_takes_no_false(flag: str, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = [*TO_MCORE, "--load-dir", "a", "--save-dir", "b", flag, "False"]
+    try:
+        status: object = main(arguments)
+    except SystemExit as error:
+        status = error.code
+    assert status == 2 and "unrecognized arguments: False" in capfd.readouterr().err
+
+
 def test_a_dry_run_checks_and_plans_and_writes_nothing(
     hf_qwen2: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,17 +140,26 @@ def test_a_disk_too_small_is_noticed_before_writing(hf: Path, tmp_path: Path, mo
     assert "10 bytes free" in refused(hf, tmp_path)
 
 
-@pytest.mark.parametrize("direction", ["hf", "mcore"])
+@pytest.mark.parametrize(
+    ("direction", "options"),
+    [
+        ("hf", []),
+        ("hf", ["--ckpt-format", "torch"]),
+        ("hf", ["--workers", "2"]),
+        ("mcore", []),
+        ("mcore", ["--workers", "2"]),
+    ],
+)
 def test_a_disk_that_fills_up_while_writing_leaves_nothing(
-    hf: Path, mcore: Path, tmp_path: Path, direction: str
+    hf: Path, mcore: Path, tmp_path: Path, direction: str, options: list[str]
 ) -> None:
     other = "mcore" if direction == "hf" else "hf"
     source = hf if direction == "hf" else mcore
+    paths = ["--load-dir", str(source), "--save-dir", str(tmp_path / "result")]
     code = (
         "import resource, signal, sys; from mindllm.checkpoint.cli import main;"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000));"
-        f"sys.exit(main(['--load-model-type', '{direction}', '--save-model-type', '{other}',"
-        f"'--load-dir', {str(source)!r}, '--save-dir', {str(tmp_path / 'result')!r}]))"
+        f"sys.exit(main({['--load-model-type', direction, '--save-model-type', other, *paths, *options]!r}))"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2, result.stderr

@@ -22,6 +22,8 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
 convert_hf_to_mcore(hf, mcore)
 convert_mcore_to_hf(mcore, back, max_shard_bytes=40 * 2**20)
+convert_hf_to_mcore(hf, mcore + "-ranks", ckpt_format="torch", tensor_parallel_size=2)
+convert_mcore_to_hf(mcore + "-ranks", back + "-ranks", max_shard_bytes=40 * 2**20)
 print(peak() - before)
 """
 
