@@ -20,13 +20,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+import numpy as np
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsWriter  # noqa: E402
 from mindllm.models.families import family_of  # noqa: E402
+from mindllm.models.families.arrays import BFLOAT16  # noqa: E402
 
 SMALL = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 26, "vocab_size": 80_000}
 LARGE = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 16, "vocab_size": 64_000}
@@ -43,16 +44,17 @@ def make_model(directory: Path, sizes: dict[str, int]) -> int:
     config = {**COMMON, **sizes, "architectures": ["LlamaForCausalLM"]}
     family = family_of("llama")
     planned = [
-        PlannedTensor(name, torch.bfloat16, shape)
+        PlannedTensor(name, BFLOAT16, shape)
         for weight in family.weights(family.parse(config))
         for name, shape in zip(weight.hf, weight.hf_shapes, strict=True)
     ]
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(config))
     writer = SafetensorsWriter(directory, planned, 5 * 10**9)
-    block = torch.randn(max(tensor.num_bytes for tensor in planned) // 2).bfloat16()
+    # Random mantissas below 2, as in weights: bytes that no file system compresses.
+    block = np.random.default_rng(0).integers(0x3F80, 0x4000, max(t.num_bytes for t in planned) // 2, np.uint16)
     for tensor in planned:
-        writer.write(tensor.name, block[: tensor.num_bytes // 2].view(tensor.shape))
+        writer.write(tensor.name, block[: tensor.num_bytes // 2].view(BFLOAT16).reshape(tensor.shape))
     writer.finish()
     return sum(tensor.num_bytes for tensor in planned)
 
@@ -113,9 +115,9 @@ def commands(folder: Path, workers: int) -> Iterator[tuple[str, list[str], Path,
     yield "torch (TP2) -> hf", convert("mcore", "hf", ranks, back, *many), ranks, back
 
 
-def compare_times(folder: Path, repeats: int, workers: int) -> None:
+def compare_times(folder: Path, repeats: int, workers: int, num_layers: int) -> None:
     """Print the median times beside cp's."""
-    num_bytes = make_model(folder / "hf", SMALL)
+    num_bytes = make_model(folder / "hf", {**SMALL, "num_hidden_layers": num_layers})
     hf, copy, saved = folder / "hf", folder / "copy", folder / "saved"
     runs = [
         ("cp -r", ["cp", "-r", str(hf), str(copy)], hf, copy),
@@ -156,6 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--memory", action="store_true", help="peak memory for an 8 GB model; takes 26 GB of disk")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=SMALL["num_hidden_layers"], help="of 24 MB each (26)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary directory)")
     options = parser.parse_args()
@@ -163,7 +166,7 @@ def main() -> None:
         if options.memory:
             compare_memory(Path(folder))
         else:
-            compare_times(Path(folder), options.repeats, options.workers)
+            compare_times(Path(folder), options.repeats, options.workers, options.layers)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,9 @@ def build_parser() -> Parser:
     to_hf = parser.add_argument_group("mcore ->")
     to_hf.add_argument("--iteration", type=_positive, metavar="N", help="(default: the latest)")
     to_hf.add_argument(
+        "--hf-dir", type=Path, metavar="DIR", help="config.json and tokenizer of a checkpoint that Megatron saved"
+    )
+    to_hf.add_argument(
         "--max-shard-size", type=_num_bytes, metavar="SIZE", help="to hf: e.g. 500MB or 2GiB (default: 5GB)"
     )
     return parser
@@ -98,6 +101,7 @@ _LOADS_MCORE = {("mcore", "hf"), ("mcore", "mcore")}
 _SAVES_MCORE = {("hf", "mcore"), ("mcore", "mcore")}
 _DIRECTIONS = {
     "iteration": _LOADS_MCORE,
+    "hf_dir": _LOADS_MCORE,
     "max_shard_size": {("mcore", "hf")},
     "ckpt_format": _SAVES_MCORE,
     "make_vocab_size_divisible_by": _SAVES_MCORE,
@@ -126,6 +130,7 @@ def _convert(options: argparse.Namespace) -> None:
         options.save_model_type,
         family=None if options.model_type_hf == "auto" else options.model_type_hf,
         iteration=options.iteration,
+        hf_dir=options.hf_dir,
         params_dtype=dtypes.get(options.params_dtype, options.params_dtype),
         make_vocab_size_divisible_by=options.make_vocab_size_divisible_by or 1,
         tensor_parallel_size=options.target_tensor_parallel_size,

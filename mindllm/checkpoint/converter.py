@@ -1,6 +1,6 @@
 """Conversion between checkpoint directories: checks, plan, streaming, commit.
 
-Imports torch inside the functions, so that the command line answers quickly.
+Imports what handles tensors inside the functions, so that the command line answers quickly.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from mindllm import __version__
 from mindllm.checkpoint.divisibility import check_layout
 from mindllm.checkpoint.head import Head, NewHeadSource, choose_head, default_head, restate_head
 from mindllm.checkpoint.info import (
+    INFO_NAME,
     TRACKER_NAME,
     copy_hf_files,
     iteration_dir,
@@ -82,7 +83,8 @@ def convert(
 
     ``report`` receives the plan and the result, a line at a time. Raises UserError; then nothing is at ``save_dir``.
     """
-    from mindllm.checkpoint.recipe import make_recipe, name_of
+    from mindllm.checkpoint.recipe import make_recipe
+    from mindllm.models.families.arrays import name_of
 
     found = _inspect(load_dir, options)
     head = choose_head(found.head, options.head)
@@ -166,7 +168,7 @@ class _Job:
             run_shares(self.options.workers, verify_share)
 
     def _compare(self, source: "Source", weights: Sequence[Weight]) -> None:
-        from mindllm.checkpoint.recipe import same_bits
+        from mindllm.models.families.arrays import is_finite, same_bits
 
         model_type, architecture = self.options.save_model_type, self.recipe.architecture
         with _open_checkpoint(model_type, self.place, self.hf_dir, architecture) as result:
@@ -174,28 +176,35 @@ class _Job:
                 wanted = self.recipe.produce(source, weight)
                 if not same_bits(result.read(weight), wanted):
                     raise UserError(f"verify: {result.origin(weight)} (layer {weight.layer}) was not written correctly")
-                if not wanted.isfinite().all():
+                if not is_finite(wanted):
                     raise UserError(f"verify: {source.origin(weight)} in {source.directory} holds NaN or infinity")
 
 
 def _inspect(load_dir: str | Path, options: Options) -> _Input:
     """Read what says which model is in ``load_dir``."""
-    if options.load_model_type == "hf":
-        architecture = load_architecture(load_dir)
-        found = _Input(
-            "hf", Path(load_dir), Path(load_dir), architecture, default_head(architecture), architecture.vocab_size
-        )
-    else:
-        iteration = options.iteration
-        directory = latest_iteration_dir(load_dir) if iteration is None else iteration_dir(load_dir, iteration)
-        if not directory.is_dir():
-            raise UserError(f"{load_dir} has no iteration {iteration} ({directory.name})")
-        info = read_checkpoint_info(directory)
-        found = _Input("mcore", directory, info.hf_dir, info.architecture, info.head, info.padded_vocab_size)
+    found = _inspect_hf(Path(load_dir)) if options.load_model_type == "hf" else _inspect_mcore(load_dir, options)
     family = options.family
     if family is not None and family_of(family).name != found.architecture.family:
         raise UserError(f"{found.directory} holds a model of family '{found.architecture.family}', not '{family}'")
     return found
+
+
+def _inspect_hf(directory: Path) -> _Input:
+    architecture = load_architecture(directory)
+    return _Input("hf", directory, directory, architecture, default_head(architecture), architecture.vocab_size)
+
+
+def _inspect_mcore(load_dir: str | Path, options: Options) -> _Input:
+    iteration = options.iteration
+    directory = latest_iteration_dir(load_dir) if iteration is None else iteration_dir(load_dir, iteration)
+    if not directory.is_dir():
+        raise UserError(f"{load_dir} has no iteration {iteration} ({directory.name})")
+    if options.hf_dir is None:
+        info = read_checkpoint_info(directory)
+        return _Input("mcore", directory, info.hf_dir, info.architecture, info.head, info.padded_vocab_size)
+    if (directory / INFO_NAME).exists():
+        raise UserError(f"{directory} has a config.json of its own; leave out --hf-dir {options.hf_dir}")
+    return dataclasses.replace(_inspect_hf(options.hf_dir), model_type="mcore", directory=directory)
 
 
 @contextmanager
@@ -268,6 +277,8 @@ def _check_optimizer_fits(found: _Input, head: Head, options: Options) -> None:
     """Refuse to keep an optimizer whose parameters would be other ones."""
     if rank_files(found.directory) or options.ckpt_format != "torch_dist" or options.save_model_type != "mcore":
         raise UserError("--with-optimizer is for torch_dist -> torch_dist only")
+    if options.hf_dir is not None:
+        raise UserError("--with-optimizer needs a checkpoint that mindllm wrote, not one with --hf-dir")
     if head != found.head or options.params_dtype or options.lora_load or options.make_vocab_size_divisible_by > 1:
         raise UserError(
             "--with-optimizer keeps the state of the same parameters; leave out --head, --params-dtype, --lora-load "

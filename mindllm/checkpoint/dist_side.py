@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
-from mindllm.checkpoint.recipe import Recipe, listed, share_of
+from mindllm.checkpoint.recipe import Dtype, Recipe, listed, share_of
 from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter, Written
 from mindllm.errors import UserError
 from mindllm.models.families import Weight
+from mindllm.models.families.arrays import Array
 from mindllm.models.families.transforms import pad_rows
 
 _OPTIMIZER_PREFIXES = ("optimizer.", "chained_")
@@ -44,11 +43,11 @@ class DistSource:
         if not fits:
             raise UserError(f"{self.directory}: {weight.mcore} has shape {shape}; hf/config.json implies {wanted}")
 
-    def dtype(self, weight: Weight) -> torch.dtype:
+    def dtype(self, weight: Weight) -> Dtype:
         """Return the dtype of what :meth:`read` returns."""
         return self._reader.dtype(weight.mcore)
 
-    def read(self, weight: Weight) -> torch.Tensor:
+    def read(self, weight: Weight) -> Array:
         """Return the tensor of ``weight.mcore_shape``: one slice of a stacked key, no padding rows."""
         tensor = self._reader.read_slice(weight.mcore, weight.index)
         return tensor[: weight.mcore_shape[0]] if weight.has_vocab_rows else tensor
@@ -71,7 +70,7 @@ class DistTarget:
         self._rest_of = rest_of
         self._writer = TorchDistWriter(directory)
 
-    def write(self, weight: Weight, tensor: torch.Tensor) -> None:
+    def write(self, weight: Weight, tensor: Array) -> None:
         """Write one tensor, or one slice of a stacked one."""
         if weight.has_vocab_rows:
             tensor = pad_rows(tensor, self._recipe.num_vocab_rows)

@@ -8,9 +8,8 @@ from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of, read_config
 
 if TYPE_CHECKING:
-    import torch
-
-    from mindllm.checkpoint.recipe import Source
+    from mindllm.checkpoint.recipe import Dtype, Source
+    from mindllm.models.families.arrays import Array
 
 Head = Literal["lm", "reward", "value"]
 HeadInit = Literal["normal", "zeros"]
@@ -45,18 +44,21 @@ class NewHeadSource:
         self._seed = seed
         self._embedding = _weight_of(architecture, EMBEDDING_KEY)
 
-    def dtype(self, weight: Weight) -> "torch.dtype":
+    def dtype(self, weight: Weight) -> "Dtype":
         """Return the dtype of what :meth:`read` returns."""
         return self._source.dtype(self._embedding if _is_head(weight) else weight)
 
-    def read(self, weight: Weight) -> "torch.Tensor":
+    def read(self, weight: Weight) -> "Array":
         """Return the source's tensor, or the new head ``[1, hidden]``."""
         if not _is_head(weight):
             return self._source.read(weight)
         import torch
 
+        from mindllm.models.families.arrays import cast, from_torch
+
         generator = torch.Generator().manual_seed(self._seed)
-        return (torch.randn(weight.mcore_shape, generator=generator) * self._std).to(self.dtype(weight))
+        values = torch.randn(weight.mcore_shape, generator=generator) * self._std
+        return cast(from_torch(values), self.dtype(weight))
 
     def origin(self, weight: Weight) -> str:
         """Return how the source calls the weight."""

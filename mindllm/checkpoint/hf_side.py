@@ -4,18 +4,26 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
-from mindllm.checkpoint.recipe import Recipe, Source, listed, same_bits, share_of
+from mindllm.checkpoint.recipe import Dtype, Recipe, Source, listed, share_of
 from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsReader, SafetensorsWriter
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of
+from mindllm.models.families.arrays import (
+    BFLOAT16,
+    DTYPES,
+    FLOAT8_E4M3FN,
+    Array,
+    from_torch,
+    name_of,
+    same_bits,
+    to_torch,
+)
 from mindllm.models.families.transforms import merge, split
 
 _UNUSED = re.compile(r".*rotary_emb\.inv_freq")  # a buffer that old versions of transformers saved
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
-_WEIGHT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_FP8, _DEQUANTISED, _SCALE = torch.float8_e4m3fn, torch.bfloat16, "_scale_inv"
+_WEIGHT_DTYPES = tuple(DTYPES[name] for name in ("float32", "bfloat16", "float16"))
+_FP8, _DEQUANTISED, _SCALE = FLOAT8_E4M3FN, BFLOAT16, "_scale_inv"
 
 
 class HfSource:
@@ -57,13 +65,13 @@ class HfSource:
     def _is_dropped(self, name: str) -> bool:
         """Return whether a tensor is of a layer that predicts further tokens, which the family leaves out."""
         match = _LAYER.fullmatch(name)
-        drops = family_of(self._architecture.family).drops_later_layers
+        drops = family_of(self._architecture.family).later_layers is not None
         return drops and match is not None and int(match[1]) >= self._architecture.num_layers
 
     def _is_fp8(self, name: str) -> bool:
         return self._fp8_block is not None and self._reader.infos[name].dtype == _FP8
 
-    def _dtype(self, name: str) -> torch.dtype:
+    def _dtype(self, name: str) -> Dtype:
         return _DEQUANTISED if self._is_fp8(name) else self._reader.infos[name].dtype
 
     def _tied_output(self) -> set[str]:
@@ -91,13 +99,13 @@ class HfSource:
                     self._check_scale(name)
                 if self._dtype(name) not in _WEIGHT_DTYPES:
                     raise UserError(
-                        f"{info.path}: {name} is {info.dtype}; weights of fp32, bf16 and fp16 can be converted"
+                        f"{info.path}: {name} is {name_of(info.dtype)}; weights of fp32, bf16 and fp16 can be converted"
                     )
                 first = firsts.setdefault(weight.mcore, name)
                 if self._dtype(name) != self._dtype(first):
                     raise UserError(
-                        f"{name} is {self._dtype(name)} but {first} {self._dtype(first)}; megatron-core keeps them in "
-                        "one tensor"
+                        f"{name} is {name_of(self._dtype(name))} but {first} {name_of(self._dtype(first))}; "
+                        "megatron-core keeps them in one tensor"
                     )
 
     def _check_scale(self, name: str) -> None:
@@ -108,15 +116,15 @@ class HfSource:
             found = "is missing" if scale is None else f"has shape {scale.shape}"
             raise UserError(f"{info.path}: {name} is fp8 in blocks of {block}; its {_SCALE} {found}, not {wanted}")
 
-    def dtype(self, weight: Weight) -> torch.dtype:
+    def dtype(self, weight: Weight) -> Dtype:
         """Return the dtype of what :meth:`read` returns."""
         return self._dtype(weight.hf[0])
 
-    def read(self, weight: Weight) -> torch.Tensor:
+    def read(self, weight: Weight) -> Array:
         """Return the tensor of ``weight.mcore_shape`` made from the Hugging Face ones."""
         return merge(weight, [self._read(name) for name in weight.hf], self._architecture)
 
-    def _read(self, name: str) -> torch.Tensor:
+    def _read(self, name: str) -> Array:
         """Return a Hugging Face tensor; one in fp8 as the bf16 that it stands for."""
         if not self._is_fp8(name) or self._fp8_block is None:
             return self._reader.read(name)
@@ -127,14 +135,17 @@ class HfSource:
         return " or ".join(weight.hf)
 
 
-def dequantised(tensor: torch.Tensor, scale: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """Return ``tensor`` ``[rows, columns]`` fp8 times the ``scale`` of each block, in bf16."""
-    result = torch.empty(tensor.shape, dtype=_DEQUANTISED)
+def dequantised(quantised: Array, scale: Array, block: tuple[int, int]) -> Array:
+    """Return ``quantised`` ``[rows, columns]`` fp8 times the ``scale`` of each block, in bf16."""
+    import torch
+
+    tensor = to_torch(quantised)
+    result = torch.empty(tensor.shape, dtype=torch.bfloat16)
     rows, columns = block
-    for number, factors in enumerate(scale.float()):
+    for number, factors in enumerate(to_torch(scale).float()):
         part = slice(number * rows, (number + 1) * rows)
         result[part] = tensor[part].float() * factors.repeat_interleave(columns)[: tensor.shape[1]]
-    return result
+    return from_torch(result)
 
 
 class HfTarget:
@@ -150,7 +161,7 @@ class HfTarget:
         ]
         self._writer = SafetensorsWriter(directory, planned, max_shard_bytes)
 
-    def write(self, weight: Weight, tensor: torch.Tensor) -> None:
+    def write(self, weight: Weight, tensor: Array) -> None:
         """Write the Hugging Face tensors that ``tensor`` is made of."""
         for name, part in zip(weight.hf, split(weight, tensor, self._architecture), strict=True):
             self._writer.write(name, part)
@@ -161,6 +172,7 @@ class HfTarget:
 
     def end_share(self) -> set[str]:
         """Return the names that were written."""
+        self._writer.close()
         return self._writer.written
 
     def merge(self, results: Sequence[set[str]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindllm.checkpoint.head import HEADS, Head, default_head
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture, fp8_block, load_architecture, read_config
+from mindllm.models.families import Architecture, family_of, fp8_block, load_architecture, read_config
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
 INFO_NAME = "mindllm.json"
@@ -74,7 +74,10 @@ def read_checkpoint_info(iteration_dir: str | Path) -> CheckpointInfo:
     """
     path = Path(iteration_dir) / INFO_NAME
     if not path.is_file():
-        raise UserError(f"{iteration_dir} has no {INFO_NAME}; it was not written by mindllm")
+        raise UserError(
+            f"{iteration_dir} has no {INFO_NAME}: it was not written by mindllm; to convert it, name a Hugging Face "
+            "directory with its config.json and tokenizer by --hf-dir"
+        )
     hf_dir = Path(iteration_dir) / "hf"
     architecture = load_architecture(hf_dir)
     try:
@@ -133,8 +136,9 @@ def write_checkpoint_info(
 def copy_hf_files(source: str | Path, target: str | Path, dtype: str | None = None) -> list[str]:
     """Copy config, generation config, tokenizer and chat template files; return the names copied.
 
-    ``target`` is created. With ``dtype``, ``config.json`` states it if it stated another one or a quantisation, and is
-    otherwise a copy byte for byte. Raises UserError when ``source`` has no ``config.json``.
+    ``target`` is created. With ``dtype``, ``config.json`` states it if it stated another one or a quantisation, and
+    counts no layers that are never converted; otherwise it is a copy byte for byte. Raises UserError when ``source``
+    has no ``config.json``.
     """
     architecture = load_architecture(source)
     target = Path(target)
@@ -146,15 +150,20 @@ def copy_hf_files(source: str | Path, target: str | Path, dtype: str | None = No
             shutil.copytree(path, target / name, dirs_exist_ok=True)
         else:
             shutil.copyfile(path, target / name)
-    if dtype is not None and (dtype != architecture.dtype or fp8_block(read_config(source))):
-        _restate_dtype(target / "config.json", dtype)
+    config = read_config(source)
+    later_layers = family_of(architecture.family).later_layers
+    if dtype is not None and (dtype != architecture.dtype or fp8_block(config)):
+        _state_dtype(config, dtype)
+    if dtype is not None and later_layers is not None and config.get(later_layers):
+        config[later_layers] = 0
+    if config != read_config(source):
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (target / "config.json").write_text(text, encoding="utf-8")
     return names
 
 
-def _restate_dtype(path: Path, dtype: str) -> None:
-    """Set the dtype that a ``config.json`` states, under the name (old or new) that it uses, and no quantisation."""
-    config = json.loads(path.read_text(encoding="utf-8"))
+def _state_dtype(config: dict[str, Any], dtype: str) -> None:
+    """Set the dtype that ``config`` states, under the name (old or new) that it uses, and no quantisation."""
     config.pop("quantization_config", None)
     for name in [name for name in ("dtype", "torch_dtype") if name in config] or ["dtype"]:
         config[name] = dtype
-    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

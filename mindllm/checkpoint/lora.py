@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from mindllm.checkpoint.recipe import Source, listed
+from mindllm.checkpoint.recipe import Dtype, Source, listed
 from mindllm.checkpoint.safetensors_io import SafetensorsReader
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, Weight
+from mindllm.models.families.arrays import Array, from_torch, to_torch
 from mindllm.models.families.transforms import merge, split
 
 _FILE_NAME = "adapter_model.safetensors"
@@ -95,13 +94,14 @@ class Adapter:
         """Return whether any part of ``weight`` is changed."""
         return any(name in self._pairs for name in weight.hf)
 
-    def apply(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def apply(self, name: str, tensor: Array) -> Array:
         """Return the Hugging Face tensor ``name`` with its product added in fp32, in its own dtype."""
         if name not in self._pairs:
             return tensor
         first, second, scale = self._pairs[name]
-        product = self._reader.read(second).float() @ self._reader.read(first).float()
-        return product.mul_(scale).add_(tensor.float()).to(tensor.dtype)
+        product = to_torch(self._reader.read(second)).float() @ to_torch(self._reader.read(first)).float()
+        base = to_torch(tensor)
+        return from_torch(product.mul_(scale).add_(base.float()).to(base.dtype))
 
     def close(self) -> None:
         """Close the adapter's file."""
@@ -117,11 +117,11 @@ class AdaptedSource:
         self._adapter = adapter
         self._architecture = architecture
 
-    def dtype(self, weight: Weight) -> torch.dtype:
+    def dtype(self, weight: Weight) -> Dtype:
         """Return the dtype of what :meth:`read` returns."""
         return self._source.dtype(weight)
 
-    def read(self, weight: Weight) -> torch.Tensor:
+    def read(self, weight: Weight) -> Array:
         """Return the source's tensor, changed where the adapter changes it."""
         tensor = self._source.read(weight)
         if not self._adapter.adapts(weight):

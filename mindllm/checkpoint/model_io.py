@@ -10,7 +10,7 @@ import mindllm.device  # noqa: F401  prepares the process for megatron-core
 
 from megatron.core import dist_checkpointing
 
-from mindllm.checkpoint.metadata_pickle import read_metadata
+from mindllm.checkpoint.dist_metadata import read_metadata
 from mindllm.parallel.optimizer import Trainer
 from mindllm.parallel.schedule import unwrap
 

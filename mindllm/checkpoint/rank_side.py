@@ -7,40 +7,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import torch
+import numpy as np
 
 from mindllm.checkpoint.rank_layout import Place, RankLayout, rank_files
-from mindllm.checkpoint.recipe import Recipe, listed
+from mindllm.checkpoint.rank_names import renamed
+from mindllm.checkpoint.recipe import Dtype, Recipe, listed
 from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, Architecture, Weight
+from mindllm.models.families.arrays import Array
 from mindllm.models.families.transforms import pad_rows
 
 _CHECKPOINT_VERSION = 3.0  # Megatron's, since query, key and value are interleaved per group
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
 
 
-def cut(weight: Weight, tensor: torch.Tensor, size: int) -> list[torch.Tensor]:
+def cut(weight: Weight, tensor: Array, size: int) -> list[Array]:
     """Return the parts of ``tensor`` on ``size`` tensor-parallel ranks, as megatron-core's layers hold them."""
     if weight.parallel is None or size == 1:
         return [tensor] * size
     if weight.parallel == 1:
-        return [part.contiguous() for part in tensor.chunk(size, dim=1)]
-    if len(weight.blocks) == 1:
-        return list(tensor.chunk(size))
-    blocks = [block.chunk(size) for block in torch.split(tensor, list(weight.blocks))]
-    return [torch.cat(parts) for parts in zip(*blocks, strict=True)]
+        return [np.asarray(part, order="C") for part in np.split(tensor, size, axis=1)]
+    blocks = np.split(tensor, np.cumsum(weight.blocks)[:-1]) if len(weight.blocks) > 1 else [tensor]
+    parts = zip(*(np.split(block, size) for block in blocks), strict=True)
+    return [np.concatenate(part) if len(part) > 1 else part[0] for part in parts]
 
 
-def join(weight: Weight, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+def join(weight: Weight, parts: Sequence[Array]) -> Array:
     """Return the tensor that :func:`cut` made ``parts`` from."""
     if weight.parallel is None or len(parts) == 1:
         return parts[0]
     if weight.parallel == 1 or len(weight.blocks) == 1:
-        return torch.cat(list(parts), dim=weight.parallel)
-    rows = [block // len(parts) for block in weight.blocks]
-    return torch.cat(
-        [block for blocks in zip(*(torch.split(part, rows) for part in parts), strict=True) for block in blocks]
+        return np.concatenate(parts, axis=weight.parallel)
+    ends = np.cumsum([block // len(parts) for block in weight.blocks])[:-1]
+    return np.concatenate(
+        [block for blocks in zip(*(np.split(part, ends) for part in parts), strict=True) for block in blocks]
     )
 
 
@@ -53,7 +54,7 @@ class _RankFile:
         self._archive = ArchiveWriter(self._file)
         self._chunks: dict[int, dict[str, StoredTensor | None]] = {}
 
-    def add(self, chunk: int, key: str, tensor: torch.Tensor) -> None:
+    def add(self, chunk: int, key: str, tensor: Array) -> None:
         """Write one tensor of a model chunk; a linear layer also has an empty fp8 state."""
         state = self._chunks.setdefault(chunk, {})
         if key in state:
@@ -84,7 +85,7 @@ class RankTarget:
         self._iteration = iteration
         self._files = {rank: _RankFile(layout.path(directory, *rank)) for rank in layout.ranks()}
 
-    def write(self, weight: Weight, tensor: torch.Tensor) -> None:
+    def write(self, weight: Weight, tensor: Array) -> None:
         """Write every rank's part of one tensor."""
         if weight.has_vocab_rows:
             tensor = pad_rows(tensor, self._recipe.num_vocab_rows)
@@ -139,6 +140,10 @@ class _Loaded:
     reader: ArchiveReader
     chunks: list[Mapping[str, Any]]
 
+    def renamed(self, num_local_experts: int) -> "_Loaded":
+        """Return the same file under the names that are written here."""
+        return _Loaded(self.path, self.reader, [renamed(chunk, num_local_experts) for chunk in self.chunks])
+
 
 class RankSource:
     """Reads the weights of an architecture from one file per rank, whatever the layout.
@@ -153,7 +158,9 @@ class RankSource:
         self._stack = ExitStack()
         try:
             found = {numbers: self._load(path) for numbers, path in rank_files(directory).items()}
-            self._layout, self._files = _arrange(directory, found)
+            self._layout, arranged = _arrange(directory, found)
+            experts = 0 if architecture.moe is None else architecture.moe.num_experts // self._layout.expert
+            self._files = {rank: loaded.renamed(experts) for rank, loaded in arranged.items()}
             self._check(architecture, weights)
         except BaseException:
             self.close()
@@ -222,19 +229,19 @@ class RankSource:
         files = [self._files[tensor, place.pipeline, expert] for tensor in range(self._layout.tensor)]
         return [(file, file.chunks[place.chunk][place.key]) for file in files]
 
-    def dtype(self, weight: Weight) -> torch.dtype:
+    def dtype(self, weight: Weight) -> Dtype:
         """Return the dtype of what :meth:`read` returns."""
         return self._stored(weight)[0][1].dtype
 
-    def read(self, weight: Weight) -> torch.Tensor:
+    def read(self, weight: Weight) -> Array:
         """Return the tensor of ``weight.mcore_shape``, joined from the ranks' parts, without padding rows."""
         stored = self._stored(weight)
         stored = stored[:1] if weight.parallel is None else stored
         parts = []
         for file, part in stored:
             try:
-                parts.append(file.reader.read(part).contiguous())
-            except (ValueError, RuntimeError) as error:
+                parts.append(file.reader.read(part))
+            except (ValueError, EOFError) as error:
                 raise UserError(f"{file.path} is damaged at tensor {weight.mcore}: {error}") from None
         tensor = join(weight, parts)
         return tensor[: weight.mcore_shape[0]] if weight.has_vocab_rows else tensor

@@ -1,5 +1,6 @@
 """What one conversion does to every tensor, the two ends it connects, and the small helpers that they share."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,11 +8,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
+import numpy as np
 
 from mindllm.models.families import EMBEDDING_KEY, Architecture, Weight, family_of
+from mindllm.models.families.arrays import DTYPES, Array, cast
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+Dtype = np.dtype[Any]
 _MAX_LISTED = 8
 
 
@@ -20,10 +22,10 @@ class Source(Protocol):
 
     directory: Path
 
-    def dtype(self, weight: Weight) -> torch.dtype:
+    def dtype(self, weight: Weight) -> Dtype:
         """Return the dtype of what :meth:`read` returns."""
 
-    def read(self, weight: Weight) -> torch.Tensor:
+    def read(self, weight: Weight) -> Array:
         """Return the tensor of ``weight.mcore_shape``, contiguous."""
 
     def origin(self, weight: Weight) -> str:
@@ -46,7 +48,7 @@ class Target(Protocol):
     def merge(self, results: Sequence[Any]) -> None:
         """Learn what the processes with the shares have written."""
 
-    def write(self, weight: Weight, tensor: torch.Tensor) -> None:
+    def write(self, weight: Weight, tensor: Array) -> None:
         """Write one tensor of ``weight.mcore_shape``."""
 
     def finish(self) -> None:
@@ -63,18 +65,17 @@ class Recipe:
     architecture: Architecture
     weights: Sequence[Weight]
     num_vocab_rows: int
-    dtype: torch.dtype | None
+    dtype: Dtype | None
 
-    def dtype_of(self, source: Source, weight: Weight) -> torch.dtype:
+    def dtype_of(self, source: Source, weight: Weight) -> Dtype:
         """Return the dtype that ``weight`` has in the result."""
         return source.dtype(weight) if weight.keeps_dtype or self.dtype is None else self.dtype
 
-    def produce(self, source: Source, weight: Weight) -> torch.Tensor:
+    def produce(self, source: Source, weight: Weight) -> Array:
         """Return ``weight`` in the dtype of the result."""
-        tensor = source.read(weight)
-        return tensor.to(self.dtype_of(source, weight))
+        return cast(source.read(weight), self.dtype_of(source, weight))
 
-    def stored_dtype(self, source: Source) -> torch.dtype:
+    def stored_dtype(self, source: Source) -> Dtype:
         """Return the dtype that the result's config should state: that of its embedding."""
         return self.dtype_of(source, next(weight for weight in self.weights if weight.mcore == EMBEDDING_KEY))
 
@@ -85,12 +86,12 @@ class Recipe:
             for weight in self.weights
         ]
         pairs = zip(self.weights, shapes, strict=True)
-        return [torch.Size(shape).numel() * self.dtype_of(source, weight).itemsize for weight, shape in pairs]
+        return [math.prod(shape) * self.dtype_of(source, weight).itemsize for weight, shape in pairs]
 
 
 def make_recipe(architecture: Architecture, num_vocab_rows: int, dtype_name: str | None) -> Recipe:
     """Return the recipe that goes through the model layer by layer, tensors outside the layers last."""
-    dtype = None if dtype_name is None else _DTYPES[dtype_name]
+    dtype = None if dtype_name is None else DTYPES[dtype_name]
     return Recipe(architecture, ordered_weights(architecture), num_vocab_rows, dtype)
 
 
@@ -102,7 +103,7 @@ def ordered_weights(architecture: Architecture) -> list[Weight]:
 
 def share_of(weights: Sequence[Weight], worker: int, num_workers: int) -> Sequence[Weight]:
     """Return the run of ``weights`` for one of ``num_workers``, with about the same number of elements for each."""
-    ends = list(accumulate(torch.Size(weight.mcore_shape).numel() for weight in weights))
+    ends = list(accumulate(math.prod(weight.mcore_shape) for weight in weights))
     bounds = [bisect_left(ends, ends[-1] * part / num_workers) for part in (worker, worker + 1)]
     return weights[bounds[0] : bounds[1] if worker + 1 < num_workers else len(weights)]
 
@@ -111,18 +112,6 @@ def transfer(source: Source, target: Target, recipe: Recipe, weights: Sequence[W
     """Write ``weights``, one at a time."""
     for weight in weights:
         target.write(weight, recipe.produce(source, weight))
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """Return ``dtype`` as configs write it, e.g. ``bfloat16``."""
-    return str(dtype).removeprefix("torch.")
-
-
-def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether two contiguous tensors are equal bit for bit, so that NaN equals itself and 0 differs from -0."""
-    if first.dtype != second.dtype or first.shape != second.shape:
-        return False
-    return torch.equal(first.reshape(-1).view(torch.uint8), second.reshape(-1).view(torch.uint8))
 
 
 def listed(names: Iterable[str]) -> str:

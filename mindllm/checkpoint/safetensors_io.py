@@ -11,27 +11,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
-import torch
+import numpy as np
 
+from mindllm.checkpoint.files import LastFile, read_array, write_all
 from mindllm.errors import UserError
+from mindllm.models.families.arrays import DTYPES, Array, raw
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 _MAX_HEADER_BYTES = 100_000_000
 _DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn,
+    "F64": DTYPES["float64"],
+    "F32": DTYPES["float32"],
+    "F16": DTYPES["float16"],
+    "BF16": DTYPES["bfloat16"],
+    "I64": DTYPES["int64"],
+    "I32": DTYPES["int32"],
+    "I16": DTYPES["int16"],
+    "I8": DTYPES["int8"],
+    "U8": DTYPES["uint8"],
+    "BOOL": DTYPES["bool"],
+    "F8_E4M3": DTYPES["float8_e4m3fn"],
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
@@ -41,7 +43,7 @@ class TensorInfo:
     """Where one tensor lies; ``offset`` and ``num_bytes`` are in bytes from the start of ``path``."""
 
     path: Path
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
@@ -52,7 +54,7 @@ class PlannedTensor:
     """A tensor that will be written."""
 
     name: str
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @property
@@ -71,8 +73,7 @@ class SafetensorsReader:
     def __init__(self, directory: str | Path, single_name: str = SINGLE_NAME) -> None:
         self.directory = Path(directory)
         index_path = self.directory / INDEX_NAME
-        self._open_path: Path | None = None
-        self._file: BinaryIO | None = None
+        self._file = LastFile()
         if index_path.is_file():
             self.infos = self._read_shards(index_path)
         elif (self.directory / single_name).is_file():
@@ -101,27 +102,17 @@ class SafetensorsReader:
             raise UserError(f"{index_path}: tensor {unlisted[0]} of {infos[unlisted[0]].path.name} is not listed")
         return infos
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str) -> Array:
         """Return the tensor ``name`` in a new buffer of exactly its size. Raises KeyError for an unknown name."""
         info = self.infos[name]
-        if self._file is None or self._open_path != info.path:
-            self.close()
-            self._file, self._open_path = info.path.open("rb", buffering=0), info.path
-        buffer = torch.empty(info.num_bytes, dtype=torch.uint8)
-        self._file.seek(info.offset)
-        view, done = buffer.numpy().data, 0
-        while done < info.num_bytes:
-            count = self._file.readinto(view[done:])  # type: ignore[attr-defined]  # raw files have it
-            if not count:
-                raise UserError(f"{info.path} ends inside tensor {name}")
-            done += count
-        return buffer.view(info.dtype).view(info.shape)
+        try:
+            return read_array(self._file.open(info.path), info.offset, info.dtype, info.shape)
+        except EOFError:
+            raise UserError(f"{info.path} ends inside tensor {name}") from None
 
     def close(self) -> None:
         """Close the shard that is open, if one is."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -214,22 +205,26 @@ class SafetensorsWriter:
             name = SINGLE_NAME if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
             self._infos.update(_write_header(directory / name, shard))
         self.written: set[str] = set()
+        self._file = LastFile("r+b")
         self._is_sharded = len(shards) > 1
 
-    def write(self, name: str, tensor: torch.Tensor) -> None:
+    def write(self, name: str, tensor: Array) -> None:
         """Write one contiguous tensor; its dtype and shape must be the planned ones, and it is written once."""
         info = self._infos[name]
-        if name in self.written or tensor.dtype != info.dtype or tuple(tensor.shape) != info.shape:
-            raise ValueError(f"{name} was not planned as {tensor.dtype} {tuple(tensor.shape)}, or is already written")
-        with info.path.open("r+b", buffering=0) as file:
-            file.seek(info.offset)
-            view, done = tensor.reshape(-1).view(torch.uint8).numpy().data, 0
-            while done < info.num_bytes:
-                done += file.write(view[done:])
+        if name in self.written or tensor.dtype != info.dtype or tensor.shape != info.shape:
+            raise ValueError(f"{name} was not planned as {tensor.dtype} {tensor.shape}, or is already written")
+        file = self._file.open(info.path)
+        file.seek(info.offset)
+        write_all(file, raw(tensor))
         self.written.add(name)
+
+    def close(self) -> None:
+        """Close the shard that is open, if one is."""
+        self._file.close()
 
     def finish(self) -> None:
         """Write the index when there are several shards. Raises ValueError if a planned tensor is missing."""
+        self.close()
         pending = self._infos.keys() - self.written
         if pending:
             raise ValueError(f"tensors never written: {', '.join(sorted(pending))}")

@@ -1,4 +1,4 @@
-"""Files of ``torch.save``, written and read a tensor at a time and without running any pickle's code.
+"""Files of ``torch.save``, written and read a tensor at a time, without torch and without running any pickle's code.
 
 Such a file is a zip archive of uncompressed entries: ``archive/data.pkl`` describes a value whose tensors refer to raw
 entries ``archive/data/<number>``. ``torch.save`` needs all tensors at once; here an entry is written as its tensor
@@ -7,6 +7,7 @@ not read them, and computing them takes longer than writing the data.
 """
 
 import io
+import math
 import pickle
 import struct
 import sys
@@ -15,7 +16,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-import torch
+import numpy as np
+
+from mindllm.checkpoint.files import read_array, write_all
+from mindllm.checkpoint.pickles import Call, Global, Persistent, dumps
+from mindllm.models.families.arrays import DTYPES, Array, name_of, raw
 
 _NAME = "archive"
 _ALIGNMENT = 64
@@ -23,18 +28,18 @@ _LOCAL, _CENTRAL = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L")
 _END64, _LOCATOR, _END = struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL"), struct.Struct("<4s4H2LH")
 _MAX32, _DATE_1980 = 0xFFFFFFFF, 0x21
 _STORAGES = {
-    torch.float64: torch.DoubleStorage,
-    torch.float32: torch.FloatStorage,
-    torch.float16: torch.HalfStorage,
-    torch.bfloat16: torch.BFloat16Storage,
-    torch.int64: torch.LongStorage,
-    torch.int32: torch.IntStorage,
-    torch.int16: torch.ShortStorage,
-    torch.int8: torch.CharStorage,
-    torch.uint8: torch.ByteStorage,
-    torch.bool: torch.BoolStorage,
+    "float64": "DoubleStorage",
+    "float32": "FloatStorage",
+    "float16": "HalfStorage",
+    "bfloat16": "BFloat16Storage",
+    "int64": "LongStorage",
+    "int32": "IntStorage",
+    "int16": "ShortStorage",
+    "int8": "CharStorage",
+    "uint8": "ByteStorage",
+    "bool": "BoolStorage",
 }
-_DTYPES = {storage.__name__: dtype for dtype, storage in _STORAGES.items()}
+_DTYPES = {storage: DTYPES[name] for name, storage in _STORAGES.items()}
 
 
 @dataclass(frozen=True)
@@ -42,10 +47,17 @@ class StoredTensor:
     """A tensor in an archive: its entry, and its view of that entry in elements."""
 
     entry: str
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int = 0
     stride: tuple[int, ...] | None = None
+
+    @property
+    def extent(self) -> int:
+        """Return how many elements of the entry its view spans."""
+        stride = self.stride or contiguous_stride(self.shape)
+        last = sum((size - 1) * step for size, step in zip(self.shape, stride, strict=True))
+        return last + 1 if math.prod(self.shape) else 0
 
     @property
     def is_contiguous(self) -> bool:
@@ -54,8 +66,8 @@ class StoredTensor:
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the stride of a contiguous tensor."""
-    return torch.empty(shape, device="meta").stride()
+    """Return the stride of a contiguous tensor, in elements."""
+    return tuple(math.prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class ArchiveWriter:
@@ -67,19 +79,16 @@ class ArchiveWriter:
         self._entries: list[tuple[bytes, int, int]] = []  # name, size, offset of the local header
         self._num_tensors = 0
 
-    def add(self, tensor: torch.Tensor) -> StoredTensor:
+    def add(self, tensor: Array) -> StoredTensor:
         """Write the data of a contiguous tensor; return what stands for it in the value given to :meth:`finish`."""
-        data = tensor.reshape(-1).view(torch.uint8).numpy().data
         entry = str(self._num_tensors)
         self._num_tensors += 1
-        self._write(f"data/{entry}", data)
-        return StoredTensor(entry, tensor.dtype, tuple(tensor.shape))
+        self._write(f"data/{entry}", raw(tensor))
+        return StoredTensor(entry, tensor.dtype, tensor.shape)
 
     def finish(self, value: object) -> None:
         """Write the description of ``value``, in which :class:`StoredTensor` stand for tensors, and the directory."""
-        description = io.BytesIO()
-        _Pickler(description, protocol=2).dump(value)
-        self._write("data.pkl", description.getvalue())
+        self._write("data.pkl", dumps(_described(value)))
         self._write("byteorder", sys.byteorder.encode())
         self._write("version", b"3\n")
         begin = self._file.tell() - self._start
@@ -107,30 +116,19 @@ class ArchiveWriter:
         self._entries.append((raw, size, offset))
 
 
-class _Storage:
-    """Stands for a storage in a description being pickled."""
-
-    def __init__(self, tensor: StoredTensor) -> None:
-        self.tensor = tensor
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles :class:`StoredTensor` as torch pickles tensors."""
-
-    def persistent_id(self, obj: Any) -> Any:
-        """Return torch's description of a storage."""
-        if not isinstance(obj, _Storage):
-            return None
-        count = torch.Size(obj.tensor.shape).numel()
-        return ("storage", _STORAGES[obj.tensor.dtype], obj.tensor.entry, "cpu", count)
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Return torch's way to rebuild a tensor."""
-        if not isinstance(obj, StoredTensor):
-            return NotImplemented
-        hooks: OrderedDict[str, Any] = OrderedDict()
-        arguments = (_Storage(obj), 0, obj.shape, contiguous_stride(obj.shape), False, hooks)
-        return torch._utils._rebuild_tensor_v2, arguments
+def _described(value: Any) -> Any:
+    """Return ``value`` with torch's way to rebuild a tensor in place of every :class:`StoredTensor`."""
+    if isinstance(value, dict):
+        return {key: _described(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_described(each) for each in value]
+    if not isinstance(value, StoredTensor):
+        return value
+    storage = Global("torch", _STORAGES[name_of(value.dtype)])
+    place = Persistent(("storage", storage, value.entry, "cpu", math.prod(value.shape)))
+    hooks = Call(Global("collections", "OrderedDict"), ())
+    arguments = (place, 0, value.shape, contiguous_stride(value.shape), False, hooks)
+    return Call(Global("torch._utils", "_rebuild_tensor_v2"), arguments)
 
 
 class ArchiveReader:
@@ -175,35 +173,19 @@ class ArchiveReader:
         self._file.seek(place)
         return self._file.read(size)
 
-    def read(self, tensor: StoredTensor) -> torch.Tensor:
+    def read(self, tensor: StoredTensor) -> Array:
         """Return the tensor's data in a new buffer."""
         place, size = self._place(f"data/{tensor.entry}")
         width = tensor.dtype.itemsize
-        count = torch.Size(tensor.shape).numel() if tensor.is_contiguous else size // width - tensor.offset
+        count = tensor.extent
         if (tensor.offset + count) * width > size:
             raise ValueError(f"its entry data/{tensor.entry} is too short")
-        buffer = torch.empty(count * width, dtype=torch.uint8)
-        self._file.seek(place + tensor.offset * width)
-        read_into(self._file, buffer)
-        flat = buffer.view(tensor.dtype)
-        return flat.view(tensor.shape) if tensor.is_contiguous else flat.as_strided(tensor.shape, tensor.stride or ())
-
-
-def read_into(file: IO[bytes], buffer: torch.Tensor) -> None:
-    """Fill ``buffer`` ``[bytes]`` uint8 from the file's position. Raises ValueError when the file ends before."""
-    view, done = buffer.numpy().data, 0
-    while done < len(view):
-        count = file.readinto(view[done:])  # type: ignore[attr-defined]  # binary files have it
-        if not count:
-            raise ValueError("it ends inside a tensor")
-        done += count
-
-
-def write_all(file: IO[bytes], data: memoryview) -> None:
-    """Write all of ``data``, also to an unbuffered file, which may take less of it at a time."""
-    done = 0
-    while done < len(data):
-        done += file.write(data[done:])
+        shape = tensor.shape if tensor.is_contiguous else (count,)
+        array = read_array(self._file, place + tensor.offset * width, tensor.dtype, shape)
+        if tensor.is_contiguous:
+            return array
+        strides = [step * width for step in tensor.stride or ()]
+        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(array, tensor.shape, strides))
 
 
 class _View(io.RawIOBase):
@@ -286,7 +268,7 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> StoredTensor:
         """Return what stands for a storage."""
         kind, storage, entry, _, count = pid
-        if kind != "storage" or not isinstance(storage, torch.dtype):
+        if kind != "storage" or not isinstance(storage, np.dtype):
             raise pickle.UnpicklingError(f"it refers to a {kind}, which is not allowed there")
         return StoredTensor(str(entry), storage, (int(count),))
 
@@ -300,10 +282,12 @@ class _Unpickler(pickle.Unpickler):
             return OrderedDict
         if module == "torch" and name in _DTYPES:
             return _DTYPES[name]
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        if module == "torch" and name in ("Size", "device"):
-            return getattr(torch, name)
+        if module == "torch" and name in DTYPES:
+            return DTYPES[name]
+        if (module, name) == ("torch", "Size"):
+            return tuple
+        if (module, name) == ("torch", "device"):
+            return _Inert
         if module.split(".")[0] in _INERT_MODULES:
             return _Inert
         raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed there")

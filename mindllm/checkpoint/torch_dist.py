@@ -5,31 +5,31 @@ They are written and read a slice at a time, so memory stays at one layer's tens
 ``dist_checkpointing.load`` reads what is written here at any layout, and whatever chunks it saved are read here.
 """
 
-import io
 import json
 import math
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-import torch
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
+import numpy as np
+
+from mindllm.checkpoint.dist_metadata import (
+    Chunk,
+    Index,
     Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
+    ObjectEntry,
+    Properties,
+    Stored,
+    TensorEntry,
+    read_metadata,
+    write_metadata,
 )
-
-from mindllm.checkpoint.metadata_pickle import read_metadata
-from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor, write_all
+from mindllm.checkpoint.files import LastFile, write_all
+from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor
 from mindllm.errors import UserError
+from mindllm.models.families.arrays import Array
 
 # What megatron-core 0.16.1 expects in metadata.json to choose its reader.
 _BACKEND = {
@@ -44,9 +44,9 @@ _BACKEND = {
 class Written:
     """What a writer has put into its data file, for the metadata."""
 
-    tensors: dict[str, TensorStorageMetadata] = field(default_factory=dict)
-    objects: dict[str, BytesStorageMetadata] = field(default_factory=dict)
-    places: dict[MetadataIndex, _StorageInfo] = field(default_factory=dict)
+    tensors: dict[str, TensorEntry] = field(default_factory=dict)
+    objects: dict[str, ObjectEntry] = field(default_factory=dict)
+    places: dict[Index, Stored] = field(default_factory=dict)
 
     def add(self, other: "Written") -> None:
         """Add what another writer has put into another file. Raises ValueError if something is in both."""
@@ -54,7 +54,7 @@ class Written:
         if twice:
             raise ValueError(f"written twice: {sorted(index.fqn for index in twice)[:3]}")
         for key, entry in other.tensors.items():
-            self.tensors.setdefault(key, TensorStorageMetadata(entry.properties, entry.size, [])).chunks += entry.chunks
+            self.tensors.setdefault(key, TensorEntry(entry.properties, entry.size, [])).chunks += entry.chunks
         self.objects |= other.objects
         self.places |= other.places
 
@@ -72,18 +72,18 @@ class TorchDistWriter:
         self._name = f"__{part}_0.distcp"
         self._file = (directory / self._name).open("wb", buffering=0)
 
-    def write(self, key: str, tensor: torch.Tensor) -> None:
+    def write(self, key: str, tensor: Array) -> None:
         """Write a whole tensor under ``key``."""
         self.write_slice(key, tensor, (), ())
 
-    def write_layer(self, key: str, tensor: torch.Tensor, layer: int, num_layers: int) -> None:
+    def write_layer(self, key: str, tensor: Array, layer: int, num_layers: int) -> None:
         """Write ``tensor`` ``[...]`` as layer ``layer`` of the stacked tensor ``[num_layers, ...]`` under ``key``."""
         self.write_slice(key, tensor, (layer,), (num_layers,))
 
-    def write_slice(self, key: str, tensor: torch.Tensor, index: tuple[int, ...], extent: tuple[int, ...]) -> None:
+    def write_slice(self, key: str, tensor: Array, index: tuple[int, ...], extent: tuple[int, ...]) -> None:
         """Write ``tensor`` ``[...]`` as slice ``index`` of the stacked tensor ``[*extent, ...]`` under ``key``."""
-        chunk = tensor.reshape((1,) * len(index) + tuple(tensor.shape))
-        self.write_chunk(key, chunk, index + (0,) * tensor.dim(), extent + tuple(tensor.shape))
+        chunk = tensor.reshape((1,) * len(index) + tensor.shape)
+        self.write_chunk(key, chunk, index + (0,) * tensor.ndim, extent + tensor.shape)
 
     def write_empty_object(self, key: str, index: tuple[int, ...], extent: tuple[int, ...]) -> None:
         """Write None as slice ``index`` of the object ``key``, under megatron-core's name for one slice of it."""
@@ -99,22 +99,22 @@ class TorchDistWriter:
         self._note_object(key, begin)
 
     def _note_object(self, key: str, begin: int) -> None:
-        self.written.objects[key] = BytesStorageMetadata()
-        self.written.places[MetadataIndex(key)] = _StorageInfo(self._name, begin, self._file.tell() - begin)
+        self.written.objects[key] = ObjectEntry()
+        self.written.places[Index(key)] = Stored(self._name, begin, self._file.tell() - begin)
 
-    def write_chunk(self, key: str, chunk: torch.Tensor, offset: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    def write_chunk(self, key: str, chunk: Array, offset: tuple[int, ...], shape: tuple[int, ...]) -> None:
         """Append the block at ``offset`` of the tensor ``key`` of ``shape``, and note its place."""
         begin = self._file.tell()
         archive = ArchiveWriter(self._file)
-        archive.finish(archive.add(chunk.contiguous()))
-        place = _StorageInfo(self._name, begin, self._file.tell() - begin)
+        archive.finish(archive.add(np.asarray(chunk, order="C")))
+        place = Stored(self._name, begin, self._file.tell() - begin)
 
-        entry = TensorStorageMetadata(TensorProperties(dtype=chunk.dtype), torch.Size(shape), [])
+        entry = TensorEntry(Properties(chunk.dtype), shape, [])
         entry = self.written.tensors.setdefault(key, entry)
-        index = MetadataIndex(key, offset)
+        index = Index(key, offset)
         if entry.properties.dtype != chunk.dtype or tuple(entry.size) != shape or index in self.written.places:
             raise ValueError(f"chunk {offset} of {key} is written twice or disagrees with the earlier ones")
-        entry.chunks.append(ChunkStorageMetadata(torch.Size(offset), chunk.shape))
+        entry.chunks.append(Chunk(offset, chunk.shape))
         self.written.places[index] = place
 
     def close(self) -> None:
@@ -130,18 +130,12 @@ class TorchDistWriter:
         for key, entry in self.written.tensors.items():
             if sum(math.prod(chunk.sizes) for chunk in entry.chunks) != math.prod(entry.size):
                 raise ValueError(f"{key} has parts that were never written")
-        metadata = Metadata(
-            state_dict_metadata={**self.written.tensors, **self.written.objects},
-            storage_data=self.written.places,
-            storage_meta=StorageMeta(),
-            version="1.0.0",
-        )
-        with (self.directory / ".metadata").open("wb") as file:
-            pickle.dump(metadata, file)
-        if common is None:
-            torch.save({"iteration": iteration}, self.directory / "common.pt")
-        else:
-            (self.directory / "common.pt").write_bytes(common)
+        write_metadata(Metadata({**self.written.tensors, **self.written.objects}, self.written.places), self.directory)
+        with (self.directory / "common.pt").open("wb") as file:
+            if common is None:
+                ArchiveWriter(file).finish({"iteration": iteration})
+            else:
+                file.write(common)
         (self.directory / "metadata.json").write_text(json.dumps(_BACKEND), encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -163,12 +157,12 @@ class TorchDistReader:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._metadata = read_metadata(directory)
-        self._places: dict[MetadataIndex, _StorageInfo] = self._metadata.storage_data or {}
-        self._file: io.BufferedReader | None = None
+        self._places: dict[Index, Stored] = self._metadata.storage_data or {}
+        self._file = LastFile()
         self._check_files()
         entries = self._metadata.state_dict_metadata.items()
-        self._tensors = {key: entry for key, entry in entries if isinstance(entry, TensorStorageMetadata)}
-        self._objects = {key for key, entry in entries if isinstance(entry, BytesStorageMetadata)}
+        self._tensors = {key: entry for key, entry in entries if isinstance(entry, TensorEntry)}
+        self._objects = {key for key, entry in entries if isinstance(entry, ObjectEntry)}
 
     def _check_files(self) -> None:
         lengths: dict[str, int] = {}
@@ -189,20 +183,20 @@ class TorchDistReader:
         """Return the full shape of ``key``, with the layer axis where there is one."""
         return tuple(self._tensors[key].size)
 
-    def dtype(self, key: str) -> torch.dtype:
+    def dtype(self, key: str) -> np.dtype[Any]:
         """Return the dtype of ``key``."""
         return self._tensors[key].properties.dtype
 
-    def read(self, key: str) -> torch.Tensor:
+    def read(self, key: str) -> Array:
         """Return the whole tensor ``key``, put together from its chunks. Raises UserError if a part is missing."""
         entry = self._tensors[key]
         return self._assemble(key, (0,) * len(entry.size), tuple(entry.size))
 
-    def read_layer(self, key: str, layer: int) -> torch.Tensor:
+    def read_layer(self, key: str, layer: int) -> Array:
         """Return ``[...]``, layer ``layer`` of the stacked tensor ``key`` ``[num_layers, ...]``."""
         return self.read_slice(key, (layer,))
 
-    def read_slice(self, key: str, index: tuple[int, ...]) -> torch.Tensor:
+    def read_slice(self, key: str, index: tuple[int, ...]) -> Array:
         """Return ``[...]``, slice ``index`` of the stacked tensor ``key`` ``[*extent, ...]``."""
         shape = tuple(self._tensors[key].size)[len(index) :]
         block = self._assemble(key, index + (0,) * len(shape), (1,) * len(index) + shape)
@@ -214,66 +208,57 @@ class TorchDistReader:
 
     def read_object(self, key: str) -> bytes:
         """Return an object as it is encoded."""
-        place = self._places[MetadataIndex(key)]
-        file = self._open(self.directory / place.relative_path)
+        place = self._places[Index(key)]
+        file = self._file.open(self.directory / place.relative_path)
         file.seek(place.offset)
         return file.read(place.length)
 
-    def chunks(self, key: str) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
+    def chunks(self, key: str) -> Iterator[tuple[tuple[int, ...], Array]]:
         """Yield the stored blocks of ``key`` with their offsets."""
         for chunk in self._tensors[key].chunks:
             yield tuple(chunk.offsets), self._read_chunk(key, chunk)
 
-    def _assemble(self, key: str, start: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
+    def _assemble(self, key: str, start: tuple[int, ...], shape: tuple[int, ...]) -> Array:
         """Return the block of ``key`` at ``start`` with ``shape``."""
-        result: torch.Tensor | None = None
+        result: Array | None = None
         covered = 0
         for chunk in self._overlapping(key, start, shape):
             data = self._read_chunk(key, chunk)
             if tuple(chunk.offsets) == start and tuple(chunk.sizes) == shape:
                 return data
             if result is None:
-                result = torch.empty(shape, dtype=data.dtype)
+                result = np.empty(shape, data.dtype)
             source, target = _intersection(chunk, start, shape)
             result[target] = data[source]
-            covered += result[target].numel()
-        if result is None or covered != result.numel():
+            covered += result[target].size
+        if result is None or covered != result.size:
             raise UserError(f"{self.directory}: tensor {key} is incomplete, or parts of it overlap")
         return result
 
-    def _overlapping(self, key: str, start: Sequence[int], shape: Sequence[int]) -> Iterator[ChunkStorageMetadata]:
+    def _overlapping(self, key: str, start: Sequence[int], shape: Sequence[int]) -> Iterator[Chunk]:
         for chunk in self._tensors[key].chunks:
             axes = zip(chunk.offsets, chunk.sizes, start, shape, strict=True)
             if all(offset < begin + extent and begin < offset + size for offset, size, begin, extent in axes):
                 yield chunk
 
-    def _read_chunk(self, key: str, chunk: ChunkStorageMetadata) -> torch.Tensor:
+    def _read_chunk(self, key: str, chunk: Chunk) -> Array:
         """Return one stored chunk, loaded without unpickling anything but a tensor."""
-        place = self._places.get(MetadataIndex(key, chunk.offsets))
+        place = self._places.get(Index(key, chunk.offsets))
         if place is None or getattr(place, "transform_descriptors", None):
             raise UserError(f"{self.directory}: chunk {tuple(chunk.offsets)} of {key} is not stored plainly")
         path = self.directory / place.relative_path
         try:
-            archive = ArchiveReader(self._open(path), place.offset, place.length)
+            archive = ArchiveReader(self._file.open(path), place.offset, place.length)
             data = archive.read(archive.value) if isinstance(archive.value, StoredTensor) else None
         except Exception as error:  # a damaged zip or a refused pickle; both are reported as what they are: bad input
             raise UserError(f"{path} is damaged at tensor {key}: {str(error).splitlines()[0]}") from None
-        if not isinstance(data, torch.Tensor) or data.shape != chunk.sizes or data.dtype != self.dtype(key):
+        if data is None or data.shape != tuple(chunk.sizes) or data.dtype != self.dtype(key):
             raise UserError(f"{path}: tensor {key} is not stored as .metadata describes it")
         return data
 
-    def _open(self, path: Path) -> io.BufferedReader:
-        """Return the open data file ``path``, closing the one before."""
-        if self._file is None or self._file.name != str(path):
-            self.close()
-            self._file = path.open("rb")
-        return self._file
-
     def close(self) -> None:
         """Close the data file that is open, if one is."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -285,7 +270,7 @@ class TorchDistReader:
 
 
 def _intersection(
-    chunk: ChunkStorageMetadata, start: Sequence[int], shape: Sequence[int]
+    chunk: Chunk, start: Sequence[int], shape: Sequence[int]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Return where a chunk and a block overlap, as slices of the chunk and slices of the block."""
     source, target = [], []

@@ -3,12 +3,11 @@
 import multiprocessing
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
-
-import torch
 
 from mindllm.errors import UserError
 
@@ -38,7 +37,8 @@ def run_shares(num_workers: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def _main(sender: Connection, number: int, work: Callable[[int], Any]) -> None:
-    torch.set_num_threads(1)  # a forked process cannot use the threads that its parent may have started
+    if "torch" in sys.modules:  # a forked process cannot use the threads that its parent may have started
+        sys.modules["torch"].set_num_threads(1)
     try:
         message: tuple[str, Any] = ("result", work(number))
     except UserError as error:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mindllm.checkpoint.recipe import make_recipe
 from mindllm.models.families import Architecture
+from mindllm.models.families.arrays import from_torch, to_torch
 from mindllm.models.families.transforms import split
 from mindllm.parallel.schedule import unwrap
 
@@ -75,7 +76,7 @@ def assemble(pieces: list[Piece], arch: Architecture) -> dict[str, Tensor]:
         if weight.has_vocab_rows:
             assert not bool(tensor[arch.vocab_size :].any()), f"padding rows of {weight.mcore} are not zero"
             tensor = tensor[: arch.vocab_size]
-        named.update(zip(weight.hf, split(weight, tensor, arch), strict=True))
+        named.update(zip(weight.hf, map(to_torch, split(weight, from_torch(tensor), arch)), strict=True))
     return named
 
 

@@ -51,6 +51,11 @@ class MixtureOfExperts:
     expert_bias: bool = False
     dense_layers: tuple[int, ...] = ()
 
+    @property
+    def has_foreign_groups(self) -> bool:
+        """Return whether groups count by another number of scores than megatron-core's: ``top_k`` over the groups."""
+        return bool(self.num_chosen_groups) and self.scores_per_group != self.top_k // (self.num_chosen_groups or 1)
+
 
 @dataclass(frozen=True)
 class LatentAttention:
@@ -112,10 +117,11 @@ class Architecture:
 def unsupported_for_training(architecture: Architecture) -> str | None:
     """Return a sentence that says why the model builder cannot build ``architecture``, or None if it can."""
     scaling = architecture.rope_scaling
-    window = architecture.sliding_window
+    window, moe = architecture.sliding_window, architecture.moe
     features = {
         "multi-head latent attention": architecture.mla is not None,
-        "a mixture of experts": architecture.moe is not None,
+        "a mixture of experts": moe is not None,
+        "experts chosen from groups that count by another number of scores": moe is not None and moe.has_foreign_groups,
         "ALiBi positions": architecture.position_embedding == "alibi",
         "a rotary embedding of a part of each head": architecture.rotary_fraction != 1.0,
         "an interleaved rotary embedding": architecture.rotary_interleaved,

@@ -50,8 +50,9 @@ class Family:
     value that the family's forward pass expresses; ``rules`` list every tensor. ``sliding_window`` says which fields
     describe one: ``optional`` those of Qwen (a window on some layers only is refused), ``always`` the one field of
     Mistral. ``rope_types`` are the scalings of the rotary embedding that the family's own code has. In models with
-    ``alibi_length`` instead of ``max_position_embeddings`` positions are ALiBi's. Tensors of layers beyond the last
-    are left out with ``drops_later_layers``. Fields of ``required`` must be stated, for the reason given.
+    ``alibi_length`` instead of ``max_position_embeddings`` positions are ALiBi's. ``later_layers`` is the field that
+    counts layers beyond the last, which predict further tokens and are left out. Fields of ``required`` must be stated,
+    for the reason given.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Family:
     alibi_length: str | None = None
     moe: MoeFields | None = None
     latent_attention: bool = False
-    drops_later_layers: bool = False
+    later_layers: str | None = None
     required: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -150,5 +150,5 @@ DEEPSEEK_V3 = dataclasses.replace(
     },
     irrelevant=(DEEPSEEK_V2.irrelevant - {"topk_method"}) | {"num_nextn_predict_layers"},
     moe=dataclasses.replace(_V2_FIELDS, score_function="sigmoid", scores_per_group=2, expert_bias=True),
-    drops_later_layers=True,
+    later_layers="num_nextn_predict_layers",
 )

@@ -1,4 +1,4 @@
-"""megatron-core's own GPTModel for any architecture, unpacked and on one rank, filled from a converted checkpoint."""
+"""megatron-core's own GPTModel for any architecture, unpacked, filled from a converted checkpoint at any layout."""
 
 import math
 from pathlib import Path
@@ -9,11 +9,13 @@ from mindllm.device.backend import has_transformer_engine
 
 import torch
 from megatron.core import dist_checkpointing
+from megatron.core import parallel_state as mpu
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.transformer import TransformerConfig, multi_latent_attention
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import MLATransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from mindllm.models.builder import inverse_frequencies
 from mindllm.models.families import Architecture, YarnRopeScaling
@@ -119,6 +121,10 @@ def _config(architecture: Architecture) -> TransformerConfig:
         attention_dropout=0.0,
         rotary_interleaved=architecture.rotary_interleaved,
         params_dtype=torch.float32,
+        pipeline_dtype=torch.float32,
+        tensor_model_parallel_size=mpu.get_tensor_model_parallel_world_size(),
+        pipeline_model_parallel_size=mpu.get_pipeline_model_parallel_world_size(),
+        expert_model_parallel_size=mpu.get_expert_model_parallel_world_size(),
         gradient_accumulation_fusion=False,
         persist_layer_norm=False,
         masked_softmax_fusion=False,
@@ -131,11 +137,11 @@ def _config(architecture: Architecture) -> TransformerConfig:
 
 
 def build_reference(architecture: Architecture) -> GPTModel:
-    """Build the model; its sharded keys carry Transformer Engine's names."""
+    """Build this rank's part of the model; its sharded keys carry Transformer Engine's names."""
     config = _config(architecture)
     block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
     block.layer_norm = RMSNorm
-    for layer, spec in enumerate(block.layer_specs):
+    for layer, spec in enumerate(block.layer_specs, start=get_transformer_layer_offset(config)):
         modules, attention = spec.submodules, spec.submodules.self_attention.submodules
         modules.input_layernorm = modules.pre_mlp_layernorm = RMSNorm
         attention.core_attention = _Attention
@@ -154,6 +160,8 @@ def build_reference(architecture: Architecture) -> GPTModel:
         transformer_layer_spec=block,
         vocab_size=architecture.vocab_size,
         max_sequence_length=architecture.max_position_embeddings,
+        pre_process=mpu.is_pipeline_first_stage(),
+        post_process=mpu.is_pipeline_last_stage(),
         share_embeddings_and_output_weights=architecture.tie_embeddings,
         position_embedding_type="rope",
         rotary_percent=architecture.rotary_fraction,

@@ -37,13 +37,16 @@ def test_both_directions_run_from_the_door(hf_qwen2: Path, tmp_path: Path, capfd
     assert len(list((tmp_path / "back").glob("*.safetensors"))) > 2
 
 
-def test_no_heavy_import_is_needed_for_help_and_no_process_group_or_ray_ever(hf_qwen2: Path, tmp_path: Path) -> None:
+def test_help_needs_no_numpy_and_a_conversion_no_torch_so_no_process_group_and_no_ray(
+    hf_qwen2: Path, tmp_path: Path
+) -> None:
+    paths = ["--load-dir", str(hf_qwen2), "--save-dir", str(tmp_path / "mcore"), "--workers", "2", "--verify"]
+    back = ["--load-dir", str(tmp_path / "mcore"), "--save-dir", str(tmp_path / "back")]
     code = (
         "import sys; from mindllm.checkpoint.cli import build_parser, main; build_parser().format_help();"
         "heavy = {'torch', 'megatron', 'ray', 'transformers', 'numpy'}; assert not heavy & set(sys.modules);"
-        f"status = main({[*TO_MCORE, '--load-dir', str(hf_qwen2), '--save-dir', str(tmp_path / 'mcore')]!r});"
-        "import torch; assert not torch.distributed.is_initialized();"
-        "assert not {'megatron', 'ray', 'transformers'} & set(sys.modules); sys.exit(status)"
+        f"status = main({[*TO_MCORE, *paths]!r}) or main({[*TO_HF, *back]!r});"
+        "assert not (heavy - {'numpy'}) & set(sys.modules); sys.exit(status)"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -67,6 +70,16 @@ def test_a_mistake_ends_with_one_sentence_and_status_2(
     assert main([*arguments, "--load-dir", str(tmp_path / "nowhere"), "--save-dir", str(tmp_path / "result")]) == 2
     error = capfd.readouterr().err
     assert error.startswith("error: ") and said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--verify", "--dry-run", "--with-optimizer"])
+def test_a_flag_is_there_or_not_and_takes_no_false(flag: str, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = [*TO_MCORE, "--load-dir", "a", "--save-dir", "b", flag, "False"]
+    try:
+        status: object = main(arguments)
+    except SystemExit as error:
+        status = error.code
+    assert status == 2 and "unrecognized arguments: False" in capfd.readouterr().err
 
 
 def test_a_dry_run_checks_and_plans_and_writes_nothing(

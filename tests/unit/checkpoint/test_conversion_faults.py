@@ -18,6 +18,7 @@ from mindllm.checkpoint import convert_hf_to_mcore, convert_mcore_to_hf, latest_
 from mindllm.checkpoint.cli import main
 from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter
 from mindllm.errors import UserError
+from mindllm.models.families.arrays import from_torch, to_torch
 from tests.unit.checkpoint.tiny_models import edit_config, edit_tensors, make_hf_model, read_all
 
 ROOT = Path(__file__).parents[3]
@@ -48,11 +49,11 @@ def refused(source: Path, tmp_path: Path, **options: Any) -> str:
 def rewrite(directory: Path, changes: dict[str, torch.Tensor | None]) -> None:
     """Replace, add or (None) remove tensors of a torch_dist directory."""
     with TorchDistReader(directory) as reader:
-        tensors = {**{key: reader.read(key) for key in reader.keys()}, **changes}
+        tensors = {**{key: to_torch(reader.read(key)) for key in reader.keys()}, **changes}
     with TorchDistWriter(directory) as writer:
         for key, tensor in tensors.items():
             if tensor is not None:
-                writer.write(key, tensor)
+                writer.write(key, from_torch(tensor))
         writer.finish(1)
 
 
@@ -106,7 +107,7 @@ def test_layers_of_different_dtypes_are_refused(hf: Path, tmp_path: Path) -> Non
 
 def test_weights_that_are_not_floating_point_are_refused(hf: Path, tmp_path: Path) -> None:
     edit_tensors(hf, {"model.norm.weight": torch.ones(64, dtype=torch.int8)})
-    assert "model.norm.weight is torch.int8" in refused(hf, tmp_path)
+    assert "model.norm.weight is int8" in refused(hf, tmp_path)
 
 
 def test_nan_is_reported_when_verifying(hf: Path, tmp_path: Path) -> None:
@@ -139,17 +140,26 @@ def test_a_disk_too_small_is_noticed_before_writing(hf: Path, tmp_path: Path, mo
     assert "10 bytes free" in refused(hf, tmp_path)
 
 
-@pytest.mark.parametrize("direction", ["hf", "mcore"])
+@pytest.mark.parametrize(
+    ("direction", "options"),
+    [
+        ("hf", []),
+        ("hf", ["--ckpt-format", "torch"]),
+        ("hf", ["--workers", "2"]),
+        ("mcore", []),
+        ("mcore", ["--workers", "2"]),
+    ],
+)
 def test_a_disk_that_fills_up_while_writing_leaves_nothing(
-    hf: Path, mcore: Path, tmp_path: Path, direction: str
+    hf: Path, mcore: Path, tmp_path: Path, direction: str, options: list[str]
 ) -> None:
     other = "mcore" if direction == "hf" else "hf"
     source = hf if direction == "hf" else mcore
+    paths = ["--load-dir", str(source), "--save-dir", str(tmp_path / "result")]
     code = (
         "import resource, signal, sys; from mindllm.checkpoint.cli import main;"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000));"
-        f"sys.exit(main(['--load-model-type', '{direction}', '--save-model-type', '{other}',"
-        f"'--load-dir', {str(source)!r}, '--save-dir', {str(tmp_path / 'result')!r}]))"
+        f"sys.exit(main({['--load-model-type', direction, '--save-model-type', other, *paths, *options]!r}))"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2, result.stderr
@@ -198,11 +208,11 @@ def test_broken_checkpoint_descriptions_are_refused(mcore: Path, tmp_path: Path)
     assert "was not written by mindllm" in refused(mcore, tmp_path)
 
 
-@pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_kill_minus_nine_leaves_nothing_under_the_final_name(tmp_path: Path, num_kills: int) -> None:
+def test_kill_minus_nine_at_ten_moments_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
     source = make_hf_model(tmp_path / "hf", "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=6)
     arguments = ["--load-model-type", "hf", "--save-model-type", "mcore", "--load-dir", str(source)]
-    for number in range(num_kills):
+    num_killed = 0
+    for number in range(10):
         target = tmp_path / f"result{number}"
         command = [sys.executable, "convert_ckpt.py", *arguments, "--save-dir", str(target)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -212,7 +222,10 @@ def test_kill_minus_nine_leaves_nothing_under_the_final_name(tmp_path: Path, num
             time.sleep(0.001)
         time.sleep(0.01 * number * random.random())
         os.kill(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        assert not target.exists()
-        assert staged.exists()
+        status = process.wait()
+        assert status in (0, -signal.SIGKILL)  # it may have been done before
+        assert (staged.exists(), target.exists()) == ((False, True) if status == 0 else (True, False))
+        num_killed += status != 0
+    assert num_killed >= 5
+    shutil.rmtree(tmp_path / "result0", ignore_errors=True)
     assert main([*arguments, "--save-dir", str(tmp_path / "result0")]) == 0

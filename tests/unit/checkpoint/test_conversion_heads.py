@@ -20,6 +20,7 @@ from mindllm.checkpoint import (
 from mindllm.checkpoint.cli import main
 from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.errors import UserError
+from mindllm.models.families.arrays import to_torch
 from tests.unit.checkpoint.tiny_models import assert_same_tensors, edit_config, make_hf_model, read_all
 
 MCORE_TO_MCORE = Options("mcore", "mcore", head="reward")
@@ -27,7 +28,7 @@ MCORE_TO_MCORE = Options("mcore", "mcore", head="reward")
 
 def head_of(checkpoint: Path) -> torch.Tensor:
     with TorchDistReader(latest_iteration_dir(checkpoint)) as reader:
-        return reader.read("output_layer.weight")
+        return to_torch(reader.read("output_layer.weight"))
 
 
 @pytest.mark.parametrize(("family", "tied"), [("llama", False), ("qwen2", True), ("qwen3", False)])

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsWriter
 from mindllm.models.families import family_of
@@ -14,15 +14,16 @@ ROOT = Path(__file__).parents[3]
 MIB = 2**20
 MEASURE = """
 import resource, sys
-import torch.distributed.checkpoint.filesystem
 from mindllm.checkpoint import convert_hf_to_mcore, convert_mcore_to_hf
-from mindllm.checkpoint import dist_side, hf_side
+from mindllm.checkpoint import dist_side, hf_side, rank_side
 
 hf, mcore, back = sys.argv[1:]
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
 convert_hf_to_mcore(hf, mcore)
 convert_mcore_to_hf(mcore, back, max_shard_bytes=40 * 2**20)
+convert_hf_to_mcore(hf, mcore + "-ranks", ckpt_format="torch", tensor_parallel_size=2)
+convert_mcore_to_hf(mcore + "-ranks", back + "-ranks", max_shard_bytes=40 * 2**20)
 print(peak() - before)
 """
 
@@ -39,7 +40,7 @@ def test_a_model_many_times_the_largest_tensor_needs_little_more_than_that_tenso
     family = family_of("llama")
     weights = list(family.weights(family.parse(config)))
     planned = [
-        PlannedTensor(name, torch.float32, shape)
+        PlannedTensor(name, np.dtype("f4"), shape)
         for weight in weights
         for name, shape in zip(weight.hf, weight.hf_shapes, strict=True)
     ]
@@ -48,7 +49,7 @@ def test_a_model_many_times_the_largest_tensor_needs_little_more_than_that_tenso
     (source / "config.json").write_text(json.dumps(config))
     writer = SafetensorsWriter(source, planned, 10**9)
     for tensor in planned:
-        writer.write(tensor.name, torch.ones(tensor.shape))
+        writer.write(tensor.name, np.ones(tensor.shape, "f4"))
     writer.finish()
     assert sum(tensor.num_bytes for tensor in planned) > 190 * MIB
     largest = 8 * MIB  # gate and up projection of one layer

@@ -28,6 +28,7 @@ from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.errors import UserError
 from mindllm.models.builder import Layout, build_model
 from mindllm.models.families import load_architecture
+from mindllm.models.families.arrays import name_of, same_bits
 from mindllm.parallel.optimizer import OptimizerSettings, Trainer
 from tests.distributed.pool import run_ranks
 from tests.unit.checkpoint.tiny_models import assert_same_tensors, make_hf_model, read_all
@@ -82,7 +83,7 @@ def test_keys_and_shapes_are_those_of_a_megatron_model(
     hf = make_hf_model(tmp_path / "hf", family, tied, dtype)
     directory = convert_hf_to_mcore(hf, tmp_path / "mcore")
     with TorchDistReader(directory) as reader:
-        ours = {key: (reader.shape(key), str(reader.dtype(key))) for key in reader.keys()}
+        ours = {key: (reader.shape(key), f"torch.{name_of(reader.dtype(key))}") for key in reader.keys()}
     assert ours == run_ranks(Layout(), 1, _described, hf)[0]
 
 
@@ -129,37 +130,51 @@ def _trainer(hf: Path, layout: Layout) -> Trainer:
     return Trainer(_build(hf, layout), settings)
 
 
-def _train_and_save(hf: Path, layout: Layout, source: Path, target: Path) -> None:
-    trainer = _trainer(hf, layout)
-    load_model(trainer.chunks, source)
+def _make_and_save(trainer: Trainer, target: Path) -> None:
     if torch.distributed.get_rank() == 0:
         target.mkdir(parents=True)
     torch.distributed.barrier()
     save_training_state(trainer, target)
 
 
-def _load_training(hf: Path, layout: Layout, directory: Path) -> int:
-    """Let megatron-core restore model and optimizer, and return the steps done."""
+def _train_and_save(hf: Path, layout: Layout, source: Path, target: Path, num_steps: int) -> None:
+    trainer = _trainer(hf, layout)
+    load_model(trainer.chunks, source)
+    for _ in range(num_steps):
+        trainer.zero_grad()
+        for chunk in trainer.chunks:
+            for parameter in chunk.parameters():  # the same on all ranks that hold the same part
+                parameter.main_grad.copy_(parameter.detach() * 0.1 + 0.01)
+        assert not trainer.step().skipped
+    _make_and_save(trainer, target)
+
+
+def _resume_and_save(hf: Path, layout: Layout, directory: Path, target: Path) -> int:
+    """Let megatron-core restore model and optimizer and save them again; return the steps done."""
     trainer = _trainer(hf, layout)
     load_training_state(trainer, directory)
+    _make_and_save(trainer, target)
     return trainer.steps_done
 
 
 def test_a_trained_checkpoint_keeps_its_optimizer_when_asked(tmp_path: Path) -> None:
-    hf = make_hf_model(tmp_path / "hf", "qwen3", tied=True)
+    hf = make_hf_model(tmp_path / "hf", "qwen3", tied=True, vocab_size=104)
     source = convert_hf_to_mcore(hf, tmp_path / "mcore")
     target = iteration_dir(tmp_path / "trained", 2)
-    run_ranks(Layout(tensor=2), 1, _train_and_save, hf, Layout(tensor=2), source, target)
+    run_ranks(Layout(tensor=2), 1, _train_and_save, hf, Layout(tensor=2), source, target, 2)
     copy_hf_files(source / "hf", target / "hf")
-    info = read_checkpoint_info(source)
-    write_checkpoint_info(target, info.architecture, padded_vocab_size=102)
+    write_checkpoint_info(target, read_checkpoint_info(source).architecture)
     options = Options("mcore", "mcore", iteration=2, with_optimizer=True, workers=2)
     kept = convert(tmp_path / "trained", tmp_path / "kept", options)
-    layout = Layout(pipeline=2)
-    assert run_ranks(layout, 1, _load_training, hf, layout, kept) == [0, 0]
-    with TorchDistReader(target) as before, TorchDistReader(kept) as after:
-        assert before.keys() == after.keys() and any(key.startswith("optimizer.") for key in after.keys())
-        assert all(torch.equal(before.read(key), after.read(key)) for key in after.keys())
+    layout, again = Layout(pipeline=2), tmp_path / "again"
+    assert run_ranks(layout, 1, _resume_and_save, hf, layout, kept, again) == [2, 2]
+    with TorchDistReader(target) as before, TorchDistReader(kept) as after, TorchDistReader(again) as resumed:
+        assert before.keys() == after.keys() == resumed.keys()
+        assert all(same_bits(before.read(key), after.read(key)) for key in after.keys())
+        assert all(same_bits(before.read(key), resumed.read(key)) for key in after.keys())
+        for moment in ("exp_avg", "exp_avg_sq"):
+            keys = [key for key in after.keys() if f".{moment}." in key]
+            assert len(keys) > 5 and all(after.read(key).any() for key in keys)
     with pytest.raises(UserError, match="--with-optimizer keeps the state of the same parameters"):
         convert(tmp_path / "trained", tmp_path / "x", dataclasses.replace(options, head="reward"))
 
@@ -169,7 +184,7 @@ def test_a_trained_checkpoint_exports_without_its_optimizer(tmp_path: Path) -> N
     source = convert_hf_to_mcore(hf, tmp_path / "mcore")
     target = iteration_dir(tmp_path / "trained", 2)
     layout = Layout(tensor=2, pipeline=2)
-    run_ranks(layout, 1, _train_and_save, hf, layout, source, target)
+    run_ranks(layout, 1, _train_and_save, hf, layout, source, target, 0)
     copy_hf_files(source / "hf", target / "hf")
     write_checkpoint_info(target, read_checkpoint_info(source).architecture)
     with TorchDistReader(target) as reader:

@@ -16,7 +16,6 @@ from mindllm.checkpoint import (
     convert_hf_to_mcore,
     convert_mcore_to_hf,
     latest_iteration_dir,
-    read_checkpoint_info,
 )
 from mindllm.checkpoint.cli import main
 from mindllm.checkpoint.model_io import load_model
@@ -85,31 +84,6 @@ def test_files_hold_exactly_the_state_of_the_model_megatron_builds(
                 assert value is None if ours[chunk][key] is None else torch.equal(ours[chunk][key], value), key
 
 
-LAYOUTS: list[dict[str, Any]] = [
-    {},
-    {"tensor_parallel_size": 2},
-    {"tensor_parallel_size": 4, "pipeline_parallel_size": 2},
-    {"pipeline_parallel_size": 2, "num_layers_per_virtual_pipeline_stage": 1},
-    {"tensor_parallel_size": 2, "pipeline_parallel_size": 3, "num_layer_list": (1, 2, 1)},
-]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["tp1", "tp2", "tp4pp2", "pp2vpp2", "tp2pp3-uneven"])
-@pytest.mark.parametrize(
-    ("family", "tied", "dtype"),
-    [("llama", False, torch.bfloat16), ("qwen2", True, torch.float32), ("qwen3", False, torch.bfloat16)],
-)
-def test_the_round_trip_through_rank_files_is_bit_exact(
-    tmp_path: Path, family: str, tied: bool, dtype: torch.dtype, layout: dict[str, Any]
-) -> None:
-    hf = make_hf_model(tmp_path / "hf", family, tied, dtype)
-    convert_hf_to_mcore(hf, tmp_path / "ranks", ckpt_format="torch", make_vocab_size_divisible_by=8, **layout)
-    rows = read_checkpoint_info(latest_iteration_dir(tmp_path / "ranks")).padded_vocab_size
-    assert rows % (8 * layout.get("tensor_parallel_size", 1)) == 0
-    convert_mcore_to_hf(tmp_path / "ranks", tmp_path / "back", verify=True)
-    assert_same_tensors(read_all(hf), read_all(tmp_path / "back"))
-
-
 def test_formats_and_layouts_convert_into_each_other(hf_qwen2: Path, mcore_qwen2: Path, tmp_path: Path) -> None:
     ranks = {"ckpt_format": "torch", "tensor_parallel_size": 2, "pipeline_parallel_size": 2}
     convert(mcore_qwen2, tmp_path / "a", Options("mcore", "mcore", **ranks, verify=True))
@@ -137,6 +111,25 @@ def test_a_file_that_megatron_saved_is_read_past_its_arguments_and_random_states
     torch.save(state, path)
     convert_mcore_to_hf(tmp_path / "a", tmp_path / "back", verify=True)
     assert_same_tensors(read_all(hf_qwen2), read_all(tmp_path / "back"))
+
+
+@pytest.mark.parametrize("ckpt_format", ["torch", "torch_dist"])
+def test_a_checkpoint_without_a_config_beside_it_takes_one_that_is_named(
+    hf_qwen2: Path, tmp_path: Path, ckpt_format: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    written = convert_hf_to_mcore(hf_qwen2, tmp_path / "a", ckpt_format=ckpt_format, make_vocab_size_divisible_by=128)
+    arguments = ["--load-model-type", "mcore", "--save-model-type", "hf", "--load-dir", str(tmp_path / "a")]
+    arguments += ["--save-dir", str(tmp_path / "back")]
+    named = ["--hf-dir", str(hf_qwen2)]
+    assert main([*arguments, *named]) == 2
+    assert "has a config.json of its own; leave out --hf-dir" in capfd.readouterr().err
+    (written / "mindllm.json").unlink()
+    shutil.rmtree(written / "hf")
+    assert main(arguments) == 2
+    assert "name a Hugging Face directory with its config.json and tokenizer by --hf-dir" in capfd.readouterr().err
+    assert main([*arguments, *named, "--verify"]) == 0
+    assert_same_tensors(read_all(hf_qwen2), read_all(tmp_path / "back"))
+    assert (tmp_path / "back" / "tokenizer.json").exists()
 
 
 @pytest.fixture

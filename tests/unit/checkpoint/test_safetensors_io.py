@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsReader, SafetensorsWriter
 from mindllm.errors import UserError
+from mindllm.models.families.arrays import DTYPES, from_torch, to_torch
 
 TENSORS = {
     "a": torch.arange(6, dtype=torch.float32).reshape(2, 3),
@@ -45,16 +46,17 @@ def test_the_reader_returns_what_the_library_wrote(tmp_path: Path) -> None:
     sharded(tmp_path)
     with SafetensorsReader(tmp_path) as reader:
         for name, tensor in TENSORS.items():
-            assert reader.read(name).dtype == tensor.dtype
-            assert torch.equal(reader.read(name), tensor)
+            assert to_torch(reader.read(name)).dtype == tensor.dtype
+            assert torch.equal(to_torch(reader.read(name)), tensor)
 
 
 @pytest.mark.parametrize("limit", [10, 10**9])
 def test_the_library_reads_what_the_writer_wrote_in_any_order(tmp_path: Path, limit: int) -> None:
-    planned = [PlannedTensor(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in TENSORS.items()]
+    arrays = {name: from_torch(tensor) for name, tensor in TENSORS.items()}
+    planned = [PlannedTensor(name, array.dtype, array.shape) for name, array in arrays.items()]
     writer = SafetensorsWriter(tmp_path, planned, limit)
     for name in reversed(TENSORS):
-        writer.write(name, TENSORS[name])
+        writer.write(name, arrays[name])
     writer.finish()
     paths = list(tmp_path.glob("*.safetensors"))
     assert len(paths) == (1 if limit > 10 else 3)
@@ -66,14 +68,14 @@ def test_the_library_reads_what_the_writer_wrote_in_any_order(tmp_path: Path, li
 
 
 def test_the_writer_accepts_every_tensor_exactly_once(tmp_path: Path) -> None:
-    writer = SafetensorsWriter(tmp_path, [PlannedTensor("a", torch.float32, (2, 3))], 100)
+    writer = SafetensorsWriter(tmp_path, [PlannedTensor("a", DTYPES["float32"], (2, 3))], 100)
     with pytest.raises(ValueError, match="never written: a"):
         writer.finish()
     with pytest.raises(ValueError, match="a was not planned"):
-        writer.write("a", TENSORS["a"].double())
-    writer.write("a", TENSORS["a"])
+        writer.write("a", from_torch(TENSORS["a"].double()))
+    writer.write("a", from_torch(TENSORS["a"]))
     with pytest.raises(ValueError, match="already written"):
-        writer.write("a", TENSORS["a"])
+        writer.write("a", from_torch(TENSORS["a"]))
 
 
 def test_a_truncated_shard_is_refused(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ FAMILY_VALUES: dict[str, dict[str, Any]] = {
     },
     "mixtral": {"num_local_experts": 4},
     "deepseek_v2": {**LATENT_ATTENTION, "rope_parameters": YARN_ROPE, "routed_scaling_factor": 1.5},
-    "deepseek_v3": {**LATENT_ATTENTION, "n_group": 4, "topk_group": 2},
+    "deepseek_v3": {**LATENT_ATTENTION, "n_group": 4, "topk_group": 2, "num_nextn_predict_layers": 0},
 }
 
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 
-import torch
+import numpy as np
 
 from mindllm.models.families import Architecture, Weight, family_of
+from mindllm.models.families.arrays import Array
 from mindllm.models.families.transforms import merge, pad_rows, split
 
 TINY = {"vocab_size": 5, "hidden_size": 4, "intermediate_size": 2, "num_hidden_layers": 1}
@@ -17,9 +18,9 @@ def weight_of(key: str, architecture: Architecture = ARCHITECTURE) -> Weight:
     return next(weight for weight in family_of("qwen2").weights(architecture) if weight.mcore.endswith(key))
 
 
-def column(*values: int) -> torch.Tensor:
+def column(*values: int) -> Array:
     """Return a matrix whose rows hold one value each, as long as the hidden size."""
-    return torch.tensor(values, dtype=torch.float32).unsqueeze(1).expand(-1, 4).contiguous()
+    return np.repeat(np.array(values, np.float32)[:, None], 4, axis=1)
 
 
 def test_query_key_and_value_are_interleaved_per_query_group() -> None:
@@ -27,11 +28,11 @@ def test_query_key_and_value_are_interleaved_per_query_group() -> None:
     merged = merge(weight_of("linear_qkv.weight"), parts, ARCHITECTURE)
     assert merged[:, 0].tolist() == [0, 1, 10, 20, 2, 3, 11, 21]
     back = split(weight_of("linear_qkv.weight"), merged, ARCHITECTURE)
-    assert all(torch.equal(first, second) for first, second in zip(parts, back, strict=True))
+    assert all(np.array_equal(first, second) for first, second in zip(parts, back, strict=True))
 
 
 def test_biases_follow_their_weights() -> None:
-    parts = (torch.tensor([0.0, 1, 2, 3]), torch.tensor([10.0, 11]), torch.tensor([20.0, 21]))
+    parts = (np.array([0.0, 1, 2, 3]), np.array([10.0, 11]), np.array([20.0, 21]))
     merged = merge(weight_of("linear_qkv.bias"), parts, ARCHITECTURE)
     assert merged.tolist() == [0, 1, 10, 20, 2, 3, 11, 21]
 

@@ -1,0 +1,59 @@
+"""Reading and writing whole arrays: one file open at a time, no buffer in between."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal, Self
+
+import numpy as np
+
+from mindllm.models.families.arrays import Array, raw
+
+
+class LastFile:
+    """Keeps the file that was used last open, for the next use."""
+
+    def __init__(self, mode: Literal["rb", "r+b"] = "rb") -> None:
+        self._mode = mode
+        self._path: Path | None = None
+        self._file: IO[bytes] | None = None
+
+    def open(self, path: Path) -> IO[bytes]:
+        """Return ``path`` open and unbuffered, closing the one before."""
+        if self._file is None or self._path != path:
+            self.close()
+            self._file, self._path = path.open(self._mode, buffering=0), path
+        return self._file
+
+    def close(self) -> None:
+        """Close the file that is open, if one is."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_array(file: IO[bytes], offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Return the array that lies at ``offset``. Raises EOFError when the file ends before it does."""
+    array = np.empty(shape, dtype)
+    view, done = raw(array), 0
+    file.seek(offset)
+    while done < len(view):
+        count = file.readinto(view[done:])  # type: ignore[attr-defined]  # binary files have it
+        if not count:
+            raise EOFError("it ends inside a tensor")
+        done += count
+    return array
+
+
+def write_all(file: IO[bytes], data: memoryview) -> None:
+    """Write all of ``data``, also to an unbuffered file, which may take less of it at a time."""
+    done = 0
+    while done < len(data):
+        done += file.write(data[done:])
