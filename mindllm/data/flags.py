@@ -144,7 +144,7 @@ def _add_speed_flags(parser: argparse.ArgumentParser) -> None:
         "--n-subs",
         type=_positive,
         help="parts that workers read, encode and write on their own before they are joined (default: one for one "
-        "worker, else eight for each, where inputs can be read from the middle)",
+        "worker, else 32 for each, where inputs can be read from the middle)",
     )
     group.add_argument(
         "--engine",
