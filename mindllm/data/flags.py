@@ -234,6 +234,8 @@ def _tokenizer(found: argparse.Namespace) -> Path:
             raise UserError(f"{flag} has no effect with --tokenizer-type {found.tokenizer_type}; use {wanted}")
     if given[wanted] is None:
         raise UserError(f"the following arguments are required: {wanted}; --help lists all flags")
+    if found.tokenizer_type == _SENTENCEPIECE and found.tokenizer_model.suffix != ".model":
+        raise UserError(f"--tokenizer-model {found.tokenizer_model}: expected a sentencepiece file, NAME.model")
     return Path(given[wanted])
 
 
