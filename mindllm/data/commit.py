@@ -1,62 +1,105 @@
-"""Commit last: outputs are written in a staging directory and renamed when all of them are complete."""
+"""Commit last: outputs are written in a staging directory and renamed when all of them are complete.
 
+Renaming several files takes several steps, between which a process can be killed. So a journal beside them comes before
+the first step and goes with the last: while it is there nothing of these outputs counts as data, and the next run
+removes what it lists.
+"""
+
+import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mindllm.data.manifest import manifest_path, read_manifest
+from mindllm.data.manifest import journal_path, manifest_path, read_manifest
 from mindllm.errors import UserError
 
 
-def refuse_existing(prefix: Path, overwrite: bool) -> None:
-    """Raise UserError when the prefix holds data already and overwriting was not asked for."""
-    if manifest_path(prefix).exists() and not overwrite:
-        raise UserError(f"{manifest_path(prefix)} exists already; --overwrite replaces that data")
+def refuse_existing(prefix: Path, outputs: Sequence[Path], overwrite: bool) -> None:
+    """Raise UserError when one of the outputs of a run holds data already and overwriting was not asked for.
+
+    Args:
+        prefix: of the run.
+        outputs: the prefixes it writes: this one, or one for each split.
+        overwrite: whether it was asked for.
+    """
+    if overwrite or journal_path(prefix).exists():
+        return
+    for output in outputs:
+        if manifest_path(output).exists():
+            raise UserError(f"{manifest_path(output)} exists already; --overwrite replaces that data")
 
 
 @contextmanager
 def staging_directory(prefix: Path) -> Iterator[Path]:
     """A directory beside the outputs, on the same file system, gone when the block ends.
 
+    What killed runs left goes first; directories that were made for the outputs go too when there are none.
+
     Raises:
         UserError: the directory of the outputs cannot be written.
     """
     stem = f"{prefix.name}.tmp-{socket.gethostname()}-"
     staging = prefix.parent / f"{stem}{os.getpid()}"
+    new = [directory for directory in (prefix.parent, *prefix.parent.parents) if not directory.exists()]
     try:
-        prefix.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(prefix.parent, stem)
-        staging.mkdir()
-    except OSError as error:
-        raise UserError(f"--output-prefix {prefix}: cannot write there: {error}") from error
-    try:
+        try:
+            prefix.parent.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(prefix.parent, stem)
+            _undo_commit(prefix)
+            staging.mkdir()
+        except OSError as error:
+            raise UserError(f"--output-prefix {prefix}: cannot write there: {error}") from error
         yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        for directory in new:
+            with suppress(OSError):  # it holds the outputs
+                directory.rmdir()
 
 
-def commit(prefix: Path, staged: Sequence[Path]) -> None:
-    """Move staged files to their final place, in order; the last one must be the manifest.
+def commit(prefix: Path, outputs: Sequence[Path], staged: Mapping[Path, Sequence[Path]]) -> None:
+    """Move the outputs of a run to their final places, all or, for any reader of ours, none.
 
-    Data is complete exactly when its manifest is there: an older manifest goes first, with the files it lists.
+    Args:
+        prefix: of the run.
+        outputs: the prefixes whose older data this run replaces.
+        staged: for each prefix its files, the manifest last; all lie in the staging directory.
     """
-    if manifest_path(prefix).exists():
-        outdated = _outputs_of(prefix)
-        manifest_path(prefix).unlink()
-        for path in outdated:
-            path.unlink(missing_ok=True)
-    for path in staged:
-        path.replace(prefix.parent / path.name)
+    outdated = [path for output in outputs for path in _files_of(output)]
+    final = {path: prefix.parent / path.name for files in staged.values() for path in files}
+    journal = journal_path(prefix)
+    draft = next(iter(final)).parent / journal.name
+    draft.write_text(json.dumps(sorted({path.name for path in (*outdated, *final.values())})), "utf-8")
+    draft.replace(journal)
+    for path in outdated:
+        path.unlink(missing_ok=True)
+    for path, target in final.items():
+        path.replace(target)
+    journal.unlink()
 
 
-def _outputs_of(prefix: Path) -> list[Path]:
+def _undo_commit(prefix: Path) -> None:
+    """Remove the files of a commit that was interrupted."""
+    journal = journal_path(prefix)
+    if not journal.exists():
+        return
+    for name in json.loads(journal.read_text("utf-8")):
+        (prefix.parent / Path(name).name).unlink(missing_ok=True)
+    journal.unlink()
+
+
+def _files_of(output: Path) -> list[Path]:
+    """The manifest of an output, if there is one, and the files it lists."""
+    if not manifest_path(output).exists():
+        return []
     try:
-        return [prefix.parent / Path(name).name for name in read_manifest(prefix)["outputs"]]
+        listed = [output.parent / Path(name).name for name in read_manifest(output)["outputs"]]
     except (UserError, KeyError):
-        return []  # a damaged manifest is replaced like any other
+        listed = []  # a damaged manifest is replaced like any other
+    return [manifest_path(output), *listed]
 
 
 def _remove_leftovers(parent: Path, stem: str) -> None:

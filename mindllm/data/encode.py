@@ -18,7 +18,7 @@ from mindllm.data.readers import InputFiles
 from mindllm.data.rows import Row
 
 _BATCH = 256  # rows encoded in one call
-_PARTS_PER_WORKER = 8
+_PARTS_PER_WORKER = 32  # small parts, so that no worker waits long for the last one of another
 
 
 def encode_parts(

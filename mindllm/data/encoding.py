@@ -1,6 +1,7 @@
 """Texts to ids, in bulk, with marked ranges of characters followed to the tokens they became."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,7 +33,11 @@ class TextEncoder:
     """Text to ids, exactly as the tokenizer's own `encode(text, add_special_tokens=False)`."""
 
     def __init__(self, spec: TokenizerSpec) -> None:
-        self._engine: Engine = build_engine(spec)
+        self._spec = spec
+
+    @cached_property
+    def _engine(self) -> Engine:  # built when it is needed: a second that a process which only checks can do without
+        return build_engine(self._spec)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, int32 [length]."""
@@ -41,6 +46,8 @@ class TextEncoder:
     def encode_marked(self, texts: Sequence[Rendered]) -> list[Tokenized]:
         """Each text encoded whole; a token is marked when it begins in a marked range."""
         borders = [[border for span in text.marked for border in span] for text in texts]
+        if not any(borders):
+            return [Tokenized(ids, []) for ids in self.encode([text.text for text in texts])]
         encoded = self._engine.encode_with_borders([text.text for text in texts], borders)
         return [Tokenized(ids, list(zip(found[::2], found[1::2], strict=True))) for ids, found in encoded]
 

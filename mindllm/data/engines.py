@@ -4,6 +4,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -40,7 +41,7 @@ def build_engine(spec: TokenizerSpec) -> Engine:
     if isinstance(spec.backend, bytes):
         return SentencePieceEngine(spec.backend, spec.special_texts)
     engine = HuggingFaceEngine(spec.backend)
-    return TiktokenEngine(spec.backend, engine) if spec.engine == "tiktoken" else engine
+    return TiktokenEngine(json.loads(spec.backend), engine) if spec.engine == "tiktoken" else engine
 
 
 class HuggingFaceEngine:
@@ -52,7 +53,7 @@ class HuggingFaceEngine:
         self._backend = Tokenizer.from_str(backend)
         self._backend.no_padding()
         self._backend.no_truncation()
-        self._bytes = ByteLengths.of(json.loads(backend))
+        self._content = backend
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Engine.encode`."""
@@ -84,6 +85,10 @@ class HuggingFaceEngine:
     def decode(self, ids: list[int]) -> str:
         """See `Engine.decode`."""
         return str(self._backend.decode(ids, skip_special_tokens=False))
+
+    @cached_property
+    def _bytes(self) -> "ByteLengths | None":
+        return ByteLengths.of(json.loads(self._content))
 
     def _by_offsets(self, texts: Sequence[str], borders: Sequence[Borders]) -> list[tuple[np.ndarray, list[int]]]:
         results = []
@@ -145,16 +150,16 @@ def _byte_positions(text: str, borders: Borders) -> list[int]:
 class TiktokenEngine:
     """The `tiktoken` library on a byte-level BPE tokenizer.json, watched: samples are encoded by both libraries."""
 
-    def __init__(self, backend: str, reference: HuggingFaceEngine) -> None:
+    def __init__(self, content: dict[str, Any], reference: HuggingFaceEngine) -> None:
+        """Build from the content of a tokenizer.json."""
         import tiktoken
 
-        content = json.loads(backend)
         pattern = tiktoken_pattern(content)
         assert pattern is not None, "checked by pick_engine"
         added = {token["content"]: token["id"] for token in content["added_tokens"]}
-        bytes_of = {character: byte for byte, character in enumerate(byte_alphabet())}
+        byte_of = str.maketrans({character: chr(byte) for byte, character in enumerate(byte_alphabet())})
         ranks = {
-            bytes(bytes_of[character] for character in token): token_id
+            token.translate(byte_of).encode("latin-1"): token_id
             for token, token_id in content["model"]["vocab"].items()
             if token not in added
         }

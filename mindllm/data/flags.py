@@ -138,7 +138,7 @@ def _add_speed_flags(parser: argparse.ArgumentParser) -> None:
         "--n-subs",
         type=_positive,
         help="parts that workers read, encode and write on their own before they are joined (default: one for one "
-        "worker, else eight for each, where inputs can be read from the middle)",
+        "worker, else 32 for each, where inputs can be read from the middle)",
     )
     group.add_argument(
         "--engine",
@@ -226,6 +226,8 @@ def _tokenizer(found: argparse.Namespace) -> Path:
             raise UserError(f"{flag} has no effect with --tokenizer-type {found.tokenizer_type}; use {wanted}")
     if given[wanted] is None:
         raise UserError(f"the following arguments are required: {wanted}; --help lists all flags")
+    if found.tokenizer_type == _SENTENCEPIECE and found.tokenizer_model.suffix != ".model":
+        raise UserError(f"--tokenizer-model {found.tokenizer_model}: expected a sentencepiece file, NAME.model")
     return Path(given[wanted])
 
 

@@ -28,6 +28,11 @@ def columns_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}_columns.parquet")
 
 
+def journal_path(prefix: str | Path) -> Path:
+    """Path of the journal that is there while a run puts its files in place; a split's is that of its run."""
+    return Path(f"{prefix}.incomplete")
+
+
 def describe_outputs(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Size and hash of every output file, by the end of its name that does not depend on the prefix."""
     return {path.name: {"bytes": path.stat().st_size, "sha256": hash_file(path)} for path in paths}
@@ -71,7 +76,7 @@ def read_manifest(prefix: str | Path) -> dict[str, Any]:
     """The manifest of a prefix.
 
     Raises:
-        UserError: missing (the data was never completed) or damaged.
+        UserError: missing or put in place only in part (the data was never completed), or damaged.
     """
     path = manifest_path(prefix)
     if not path.is_file():
@@ -82,4 +87,10 @@ def read_manifest(prefix: str | Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged: {error}") from error
     if not isinstance(found, dict) or found.get("format_version") != FORMAT_VERSION:
         raise UserError(f"{path} is not a manifest of format version {FORMAT_VERSION}")
+    split = found.get("split")
+    journal = journal_path(str(prefix).removesuffix(f"_{split}") if split else prefix)
+    if journal.exists():
+        raise UserError(
+            f"{prefix} is not complete: preprocess_data.py was killed at the very end ({journal}); run it again"
+        )
     return found

@@ -19,6 +19,8 @@ _SPECIFIC = (
     "reward_tokens pack"
 ).split()
 
+_SPELT = {("pack", "neat"): "--neat-pack", ("train_on_history", False): "--no-train-on-history"}
+
 
 @dataclass(frozen=True)
 class PreprocessOptions:
@@ -63,8 +65,8 @@ def find_handler(options: PreprocessOptions) -> type[Handler]:
     for name in _SPECIFIC:
         if getattr(options, name) is None or name in kind.options_used:
             continue
-        instead = f"; use {flag(limits[0])}" if name in ("overlong", "prompt_overlong") and limits else ""
-        raise UserError(f"{flag(name)} has no effect with {options.handler}{instead}")
+        instead = f"; use {_flag(limits[0])}" if name in ("overlong", "prompt_overlong") and limits else ""
+        raise UserError(f"{_flag(name, getattr(options, name))} has no effect with {options.handler}{instead}")
     if options.prompt_type is not None and not kind.uses_template:
         raise UserError(f"--prompt-type has no effect with {options.handler}, which uses no template")
     if options.seq_length is not None and not limits:
@@ -72,13 +74,13 @@ def find_handler(options: PreprocessOptions) -> type[Handler]:
     for name in ("overlong", "prompt_overlong", "pack"):
         if getattr(options, name) is not None and options.seq_length is None:
             needs = "needs" if name == "pack" else "has no effect without"
-            raise UserError(f"{flag(name)} {needs} --seq-length")
+            raise UserError(f"{_flag(name, getattr(options, name))} {needs} --seq-length")
     return kind
 
 
-def flag(name: str) -> str:
-    """The command-line flag of an option."""
-    return "--" + name.replace("_", "-")
+def _flag(name: str, value: object = None) -> str:
+    """The command-line flag that gives an option this value."""
+    return _SPELT.get((name, value), "--" + name.replace("_", "-"))
 
 
 def handler_options(options: PreprocessOptions, kind: type[Handler], spec: TokenizerSpec) -> HandlerOptions:

@@ -10,7 +10,7 @@ import numpy as np
 from mindllm.data.encoding import IGNORED
 from mindllm.data.indexed import indexed_path, write_index
 from mindllm.data.manifest import columns_path
-from mindllm.data.order import Order
+from mindllm.data.order import SPLIT_NAMES, Order
 from mindllm.data.packing import Packing, fill_rate, pack_rows
 from mindllm.data.parts import ID_KEYS, Joined
 from mindllm.data.sidecar import write_sidecar
@@ -55,6 +55,11 @@ class Output:
 def output_prefix(prefix: Path, split: str) -> Path:
     """The prefix of a split's files."""
     return prefix.with_name(f"{prefix.name}_{split}") if split else prefix
+
+
+def output_prefixes(prefix: Path, is_split: bool) -> list[Path]:
+    """All prefixes that belong to a run."""
+    return [output_prefix(prefix, name) for name in SPLIT_NAMES] if is_split else [prefix]
 
 
 def write_outputs(

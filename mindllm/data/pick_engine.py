@@ -54,7 +54,7 @@ def why_not_tiktoken(backend: str) -> str | None:
         return "it merges in the order of ids, which is not the order of this tokenizer's merges"
     reference = HuggingFaceEngine(backend)
     try:
-        fast = TiktokenEngine(backend, reference)
+        fast = TiktokenEngine(content, reference)
         added = [token["content"] for token in content["added_tokens"]]
         texts = [*_texts_of_all_characters(), *(f"a{token} {token}{token}\n{token}1" for token in added)]
         if all(map(np.array_equal, fast.encode(texts), reference.encode(texts))):

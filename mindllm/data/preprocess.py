@@ -13,7 +13,7 @@ from mindllm.data.handlers import Handler, build_handler
 from mindllm.data.manifest import manifest_path
 from mindllm.data.options import PreprocessOptions, find_handler, handler_options
 from mindllm.data.order import Order, make_order
-from mindllm.data.outputs import PackingOptions, output_prefix, write_outputs
+from mindllm.data.outputs import PackingOptions, output_prefix, output_prefixes, write_outputs
 from mindllm.data.parts import Joined, join_parts
 from mindllm.data.pick_engine import pick_engine
 from mindllm.data.pool import Job
@@ -63,10 +63,9 @@ def preprocess(options: PreprocessOptions) -> dict[str, dict[str, Any]]:
         UserError: anything wrong with options, tokenizer or input; nothing is then written under the final names.
     """
     prefix = options.output_prefix
-    refuse_existing(prefix, options.overwrite)
+    prefixes = output_prefixes(prefix, options.order.split is not None)
+    refuse_existing(prefix, prefixes, options.overwrite)
     run = prepare(options)
-    for name, _, _ in run.order.parts:
-        refuse_existing(output_prefix(prefix, name), options.overwrite)
     with staging_directory(prefix) as staging:
         parts = encode_parts(run.job, run.kind, run.files, run.order, staging, options)
         joined = join_parts(parts, staging, run.kind.keys)
@@ -80,13 +79,13 @@ def preprocess(options: PreprocessOptions) -> dict[str, dict[str, Any]]:
             file.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
             output.files.append(file)
             manifests[output.name] = manifest
-        for output in outputs:
-            commit(output_prefix(prefix, output.name), output.files)
+        commit(prefix, prefixes, {output_prefix(prefix, output.name): output.files for output in outputs})
     return manifests
 
 
 def _load_spec(path: Path) -> TokenizerSpec:
-    return TokenizerSpec.load_sentencepiece(path) if path.suffix == ".model" else TokenizerSpec.load(path)
+    is_model = path.suffix == ".model" and not path.is_dir()
+    return TokenizerSpec.load_sentencepiece(path) if is_model else TokenizerSpec.load(path)
 
 
 def _check_columns(path: Path, required: list[str]) -> None:

@@ -38,7 +38,7 @@ class TextHandler(Handler):
 
     def __init__(self, options: HandlerOptions, spec: TokenizerSpec) -> None:
         super().__init__(options, spec)
-        eos_id = self.encoder.token_id(spec.eos) if spec.eos else None
+        eos_id = self.encoder.token_id(spec.eos) if options.append_eod and spec.eos else None
         if options.append_eod and eos_id is None:
             raise UserError(f"--append-eod: the tokenizer in {spec.path} has no EOS token")
         self._end = np.array([eos_id] if options.append_eod else [], dtype=np.int32)

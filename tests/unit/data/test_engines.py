@@ -74,7 +74,7 @@ def test_tokenizers_whose_tokens_are_not_bytes_of_the_text_are_known(spec: Token
 def test_tiktoken_gives_the_same_ids_and_borders(spec: TokenizerSpec) -> None:
     assert isinstance(spec.backend, str)
     reference = HuggingFaceEngine(spec.backend)
-    engine = TiktokenEngine(spec.backend, reference)
+    engine = TiktokenEngine(json.loads(spec.backend), reference)
     borders = [every_border(text) for text in TEXTS]
     ours, theirs = engine.encode_with_borders(TEXTS, borders), reference.encode_with_borders(TEXTS, borders)
     for (ids, found), (other_ids, expected) in zip(ours, theirs, strict=True):

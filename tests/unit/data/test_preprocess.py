@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from mindllm.data import InstructionDataset, PromptDataset
-from mindllm.data.commit import commit
 from mindllm.data.manifest import manifest_path
 from mindllm.data.preprocess import PreprocessOptions, preprocess
 from mindllm.errors import UserError
@@ -103,20 +102,6 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_data_whose_renaming_was_interrupted_is_not_read(
-    write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path
-) -> None:
-    data = str(write_jsonl(mixed_rows(20)))
-    preprocess(PreprocessOptions([data], tmp_path / "a", tokenizer_dir, PPO))
-    staged = tmp_path / "staging" / "a_input_ids_document.bin"
-    staged.parent.mkdir()
-    staged.write_bytes(b"new")
-    with pytest.raises(FileNotFoundError):
-        commit(tmp_path / "a", [staged, staged.with_suffix(".idx")])
-    with pytest.raises(UserError, match="does not exist"):
-        PromptDataset(tmp_path / "a")
-
-
 def test_existing_data_is_replaced_only_when_asked(write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "out" / "data"
     options = {"inputs": [str(write_jsonl(mixed_rows(20)))], "output_prefix": out, "tokenizer": tokenizer_dir}
@@ -138,7 +123,7 @@ def test_a_failed_run_leaves_nothing_behind(write_jsonl: Write, tokenizer_dir: P
                     [str(data)], tmp_path / "out" / "data", tokenizer_dir, PPO, workers=workers, n_subs=n_subs
                 )
             )
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_killed_worker_ends_the_run_with_a_sentence(write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path) -> None:
@@ -155,23 +140,7 @@ def test_a_killed_worker_ends_the_run_with_a_sentence(write_jsonl: Write, tokeni
     os.kill(workers[0], signal.SIGKILL)
     stderr = process.communicate(timeout=60)[1]
     assert process.returncode == 2 and "error: a worker process was killed" in stderr and "Traceback" not in stderr
-    assert list(out.iterdir()) == []
-
-
-def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(
-    write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path
-) -> None:
-    data = write_jsonl(mixed_rows(3000))
-    out = tmp_path / "out"
-    # A limit on the size of files stands for the disk: writing fails in the same place with the same kind of error.
-    limited = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-    limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); "
-    limited += "from mindllm.data.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", limited, "--input", str(data), "--output-prefix", str(out / "data")]
-    command += ["--handler-name", PPO, "--tokenizer-name-or-path", str(tokenizer_dir)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "error: " in done.stderr and "File too large" in done.stderr
-    assert "Traceback" not in done.stderr and list(out.iterdir()) == []
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("when", ["encoding", "writing"])

@@ -14,6 +14,7 @@ from mindllm.data.encoding import TextEncoder
 from mindllm.data.messages import Message, ToolCall
 from mindllm.data.templates import HF, load_template
 from mindllm.data.tokenizer import TokenizerSpec, load_tokenizer
+from mindllm.errors import UserError
 
 pytestmark = pytest.mark.peer
 
@@ -112,6 +113,25 @@ def test_qwen3_reasons_as_published(thinking: bool, marked_spec: TokenizerSpec) 
     if thinking:
         rendered = ours.render_dialogue(REASONED)
         assert rendered == theirs.render_dialogue(REASONED)
+
+
+def test_answers_found_by_their_header_are_those_found_by_their_prompts(
+    marked_spec: TokenizerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trl = pytest.importorskip("trl", reason="trl is not installed: pip install -e .[peers]")
+    names = [path.stem for path in (Path(trl.__file__).parent / "chat_templates").glob("*.jinja")]
+    compared = set()
+    for name in names:
+        by_header, by_prompts = published(name, marked_spec), published(name, marked_spec)
+        monkeypatch.setattr(by_prompts, "_header", None)
+        for dialogue, tools in [*((dialogue, []) for dialogue in DIALOGUES), (TOOL_TURNS, [TOOL]), (REASONED, [])]:
+            try:
+                expected = by_prompts.render_dialogue(dialogue, tools)
+            except UserError:  # the template refuses the dialogue, or shows earlier turns otherwise than it did
+                continue
+            assert by_header.render_dialogue(dialogue, tools) == expected, name
+            compared.add(name)
+    assert len(compared) > len(names) / 2 and {"qwen3", "qwen2_5", "llama3", "gemma3", "phi3"} <= compared
 
 
 def npm_tokenizer(name: str, directory: Path) -> Path:

@@ -165,6 +165,33 @@ def test_hf_finds_the_answers_and_their_end_tokens(spec: TokenizerSpec) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "jinja",
+    [
+        None,  # ChatML, the tokenizer's own
+        "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+        "{% else %} {{ m.content | trim }}<|im_end|>{% endif %}{% endfor %}",
+    ],
+    ids=["chatml", "inst"],
+)
+def test_hf_renders_a_dialogue_once_and_more_often_only_where_a_header_is_quoted(
+    jinja: str | None, spec: TokenizerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = ChatTemplate(replace(spec, chat_template=jinja or spec.chat_template))
+    rendered: list[int] = []
+    render = template._render
+    monkeypatch.setattr(template, "_render", lambda *args, **named: rendered.append(1) or render(*args, **named))
+    fast = template.render_dialogue(TURNS)
+    assert len(rendered) == 1
+    monkeypatch.setattr(template, "_header", None)
+    assert template.render_dialogue(TURNS) == fast and len(rendered) == 1 + 1 + 3
+    monkeypatch.undo()
+    assert template._header is not None
+    quoting = [Message("user", f"what is {template._header}?"), Message("assistant", "the quick"), *TURNS[:2]]
+    text, marked = template.render_dialogue(quoting)
+    assert [text[start:end].strip() for start, end in marked] == ["the quick<|im_end|>", "1 2 3 😀<|im_end|>"]
+
+
 def test_hf_refuses_a_chat_template_in_which_answers_cannot_be_found(spec: TokenizerSpec) -> None:
     rewriting = replace(spec, chat_template="{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     with pytest.raises(UserError, match="answers cannot be located"):
