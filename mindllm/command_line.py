@@ -7,6 +7,20 @@ from typing import Any, NoReturn
 from mindllm.errors import UserError, did_you_mean
 
 
+def positive(text: str) -> int:
+    """Type of a flag that counts something: a whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """Type of a seed: a whole number from 0 to 2**63 - 1."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**63 - 1")
+    return int(text)
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence, as a UserError, and takes no abbreviations of flags."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from mindllm.checkpoint.converter import convert
 from mindllm.checkpoint.head import HEADS
 from mindllm.checkpoint.options import DEFAULT_MAX_SHARD_BYTES, Options
-from mindllm.command_line import Parser
+from mindllm.command_line import Parser, positive, seed
 from mindllm.errors import UserError
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -34,13 +34,13 @@ def build_parser() -> Parser:
         help="dtype of the result (default: that of the source)",
     )
     parser.add_argument("--lora-load", type=Path, metavar="DIR", help="PEFT adapter to merge into the weights")
-    parser.add_argument("--workers", type=_positive, default=1, metavar="N", help="processes that read and write (1)")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes that read and write (1)")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, write nothing")
     parser.add_argument("--verify", action="store_true", help="read the result back and compare; refuse NaN")
     head = parser.add_argument_group("scalar head of a reward model or critic")
     head.add_argument("--head", choices=HEADS, help="(default: the source's; a reward head for ...ForSequence...)")
     head.add_argument("--head-init", choices=("normal", "zeros"), help="of a head put on a language model (normal)")
-    head.add_argument("--seed", type=int, help="of a normal head (0)")
+    head.add_argument("--seed", type=seed, help="of a normal head (0)")
 
     to_mcore = parser.add_argument_group("-> mcore")
     to_mcore.add_argument(
@@ -49,18 +49,18 @@ def build_parser() -> Parser:
         help="torch_dist: files that any layout loads (default); torch: Megatron's file per rank",
     )
     to_mcore.add_argument(
-        "--make-vocab-size-divisible-by", type=_positive, metavar="N", help="pad the vocabulary to a multiple of N (1)"
+        "--make-vocab-size-divisible-by", type=positive, metavar="N", help="pad the vocabulary to a multiple of N (1)"
     )
     to_mcore.add_argument(
         "--target-tensor-parallel-size",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="checked and recorded; only files of --ckpt-format torch depend on it",
     )
-    to_mcore.add_argument("--target-pipeline-parallel-size", type=_positive, metavar="N", help="likewise")
-    to_mcore.add_argument("--target-expert-parallel-size", type=_positive, metavar="N", help="likewise")
+    to_mcore.add_argument("--target-pipeline-parallel-size", type=positive, metavar="N", help="likewise")
+    to_mcore.add_argument("--target-expert-parallel-size", type=positive, metavar="N", help="likewise")
     to_mcore.add_argument(
-        "--num-layers-per-virtual-pipeline-stage", type=_positive, metavar="N", help="torch: interleaved chunks"
+        "--num-layers-per-virtual-pipeline-stage", type=positive, metavar="N", help="torch: interleaved chunks"
     )
     to_mcore.add_argument(
         "--num-layer-list", type=_positive_list, metavar="N,N", help="torch: layers of each pipeline rank"
@@ -71,7 +71,7 @@ def build_parser() -> Parser:
     )
 
     to_hf = parser.add_argument_group("mcore ->")
-    to_hf.add_argument("--iteration", type=_positive, metavar="N", help="(default: the latest)")
+    to_hf.add_argument("--iteration", type=positive, metavar="N", help="(default: the latest)")
     to_hf.add_argument(
         "--hf-dir", type=Path, metavar="DIR", help="config.json and tokenizer of a checkpoint that Megatron saved"
     )
@@ -163,14 +163,8 @@ def _print(line: str) -> None:
     print(line, flush=True)
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
-
-
 def _positive_list(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part.strip()) for part in text.split(","))
+    return tuple(positive(part.strip()) for part in text.split(","))
 
 
 def _num_bytes(text: str) -> int:

@@ -45,10 +45,19 @@ class RunState:
         """The newest complete checkpoint, or None.
 
         Raises:
-            UserError: a manifest cannot be read, or names a directory that is gone.
+            UserError: a manifest cannot be read, or names a directory that is gone; or there is none, and
+                a role's directory holds another run's checkpoints.
         """
         manifests = self._complete()
-        return self._read(manifests[-1]) if manifests else None
+        if manifests:
+            return self._read(manifests[-1])
+        for role, directory in self._directories.items():
+            if (directory / TRACKER).is_file():
+                raise UserError(
+                    f"{role}.save: {directory} holds checkpoints that are not of this run_dir, which the run would "
+                    "overwrite; move them or name another directory"
+                )
+        return None
 
     def save(self, iteration: int, state: dict[str, Any], writers: dict[str, Callable[[Path], None]]) -> None:
         """Write a checkpoint; it counts once everything is there.

@@ -49,7 +49,9 @@ def _layout(role: PoolRole, keys: RoleConfig, name: Names) -> Iterator[str]:
 
 def _divisible(role: PoolRole, keys: RoleConfig, world: int) -> Iterator[str]:
     tp, pp = keys.tensor_model_parallel_size, keys.pipeline_model_parallel_size
-    if world <= 0 or world % (tp * pp):
+    if world <= 0:
+        yield f"resource_pool.{role}: num_gpus_for_infer takes all of its processes, so none is left to train"
+    elif world % (tp * pp):
         yield (
             f"resource_pool.{role} ({world} processes) must be a multiple of tensor_model_parallel_size x "
             f"pipeline_model_parallel_size ({tp} x {pp})"

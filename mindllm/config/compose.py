@@ -43,6 +43,8 @@ def _locate(config_name: str, config_dir: str | None) -> tuple[Path, str]:
         raise UserError(f"--config-dir {config_dir}: no such directory")
     name = config_name.removesuffix(".yaml")
     if not (directory / f"{name}.yaml").is_file():
+        if config_dir is None and file.suffix in (".yaml", ".yml"):
+            raise UserError(f"--config-name {config_name}: no such file")
         available = config_names(directory)
         raise UserError(f"config '{name}' is not in {directory}; {near_names(name, available)}")
     return directory, name

@@ -7,6 +7,7 @@ import yaml
 from mindllm.config.actor import RL_ONLY_ACTOR_KEYS, ActorConfig
 from mindllm.config.compat import ACCEPTED_ALGORITHM_GRPO, ONE_VALUE_ALGORITHM_GRPO
 from mindllm.config.pool import SHARED
+from mindllm.config.role_layers import default_save
 from mindllm.config.roles import RoleConfig
 from mindllm.config.schema import RunConfig
 from mindllm.config.sections import AlgorithmConfig, RewardConfig
@@ -23,7 +24,8 @@ def resolved_yaml(config: RunConfig) -> str:
 
 
 def _rl_sections(config: RunConfig) -> dict[str, Any]:
-    roles = {"actor_rollout": _actor_keys(config.actor)}
+    run_dir = config.training.run_dir
+    roles = {"actor_rollout": _without_default_save(_actor_keys(config.actor), run_dir, "actor")}
     if config.ref is not None:
         roles["ref"] = _role_keys(config.ref)
     model = _role_keys(config.reward_model) if config.reward_model is not None else {}
@@ -31,7 +33,11 @@ def _rl_sections(config: RunConfig) -> dict[str, Any]:
         **_model_names(config),
         "training": config.training.model_dump(exclude_none=True),
         "actor_rollout_ref": roles,
-        **({"critic": _role_keys(config.critic)} if config.critic is not None else {}),
+        **(
+            {"critic": _without_default_save(_role_keys(config.critic), run_dir, "critic")}
+            if config.critic is not None
+            else {}
+        ),
         "reward": _rule_keys(config.reward) | model,
         "algorithm": _algorithm_keys(config.algorithm, config.training.stage),
         "resource_pool": {role: getattr(config.resource_pool, role) for role in config.roles()},
@@ -39,7 +45,8 @@ def _rl_sections(config: RunConfig) -> dict[str, Any]:
 
 
 def _supervised_sections(config: RunConfig) -> dict[str, Any]:
-    actor = {key: value for key, value in _role_keys(config.actor).items() if key not in RL_ONLY_ACTOR_KEYS}
+    keys = _without_default_save(_role_keys(config.actor), config.training.run_dir, "actor")
+    actor = {key: value for key, value in keys.items() if key not in RL_ONLY_ACTOR_KEYS}
     return {
         **_model_names(config),
         "training": config.training.model_dump(exclude_none=True, exclude=set(RL_ONLY_TRAINING_KEYS)),
@@ -60,6 +67,11 @@ def _algorithm_keys(algorithm: AlgorithmConfig, stage: str) -> dict[str, Any]:
     if algorithm.use_kl_in_reward and algorithm.kl_ctrl.type == "fixed":
         del keys["kl_ctrl"]["target_kl"], keys["kl_ctrl"]["horizon"]
     return keys
+
+
+def _without_default_save(keys: dict[str, Any], run_dir: str, name: str) -> dict[str, Any]:
+    """Leave out a ``save`` that follows from ``run_dir``: a copy of the run in another place has its own."""
+    return {key: value for key, value in keys.items() if (key, value) != ("save", default_save(run_dir, name))}
 
 
 def _actor_keys(actor: ActorConfig) -> dict[str, Any]:

@@ -31,9 +31,13 @@ def apply_overrides(raw: MutableMapping[str, Any], overrides: list[str]) -> None
         if not equals and not removes:
             raise UserError(f"'{override}' is not an override: write key=value, e.g. training.lr=1e-5")
         path = _canonical(key.lstrip("+~").strip())
+        if not all(path):
+            raise UserError(f"'{override}' is not an override: write key=value, e.g. training.lr=1e-5")
         if not removes:
             _set(raw, path, _value(text), override)
         if removes or (path[0] == "training" and len(path) == 2 and path[1] not in TRAINING_KEYS):
+            if removes and not _has(raw, path):
+                raise UserError(f"override '{override}': there is no such key to remove")
             stale = [path] if removes else [[*role.split("."), path[1]] for role in _roles_that_read(path[1])]
             for old in stale:
                 _remove(raw, old)
@@ -108,6 +112,16 @@ def _index(items: list[Any], part: str, override: str) -> int:
     if not part.isdigit() or int(part) >= len(items):
         raise UserError(f"override '{override}': '{part}' is not the number of one of the list's {len(items)} items")
     return int(part)
+
+
+def _has(raw: Mapping[str, Any], path: list[str]) -> bool:
+    section: Any = raw
+    for part in path:
+        key = _matching(section, part) if isinstance(section, Mapping) else None
+        if key is None or key not in section:
+            return False
+        section = section[key]
+    return True
 
 
 def _remove(raw: MutableMapping[str, Any], path: list[str]) -> None:

@@ -102,7 +102,7 @@ class RoleBuilder:
         architecture = validated(ArchitectureKeys, shape, path, layers.sources, self.findings)
         values = {key: value for key, value in layers.values.items() if key not in ARCHITECTURE_KEYS}
         if saves_as is not None and self.run_dir is not None:
-            values.setdefault("save", f"{self.run_dir}/checkpoints/{saves_as}")
+            values.setdefault("save", default_save(self.run_dir, saves_as))
         if architecture is not None:
             values["model_keys"] = architecture.model_dump(exclude_none=True)
         role = validated(kind, values, path, layers.sources, self.findings)
@@ -112,3 +112,8 @@ class RoleBuilder:
         if pool_role == "actor_rollout" or source.startswith(path):  # one of `training` may be meant for the others
             self.findings.ignored[source] = "with tensor_model_parallel_size 1 there is nothing to shard, so it is off"
         return role.model_copy(update={"sequence_parallel": False})
+
+
+def default_save(run_dir: str, name: str) -> str:
+    """Directory of a trained role's checkpoints where its ``save`` is not written."""
+    return f"{run_dir}/checkpoints/{name}"

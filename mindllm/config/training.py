@@ -38,7 +38,7 @@ class TrainingConfig(Section):
         "The same command with the same directory resumes.",
         json_schema_extra={"default_text": "`runs/<config name>`"},
     )
-    seed: Int = Field(default=0, ge=0, description="Seed of data order and sampling.")
+    seed: Int = Field(default=0, ge=0, lt=2**63, description="Seed of data order and sampling.")
     executor: Literal["ray", "inline"] = Field(
         default="ray", description="`ray` starts worker processes; `inline` runs one rank in this process."
     )

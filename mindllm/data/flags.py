@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mindllm.command_line import Parser
+from mindllm.command_line import Parser, positive, seed
 from mindllm.data.handlers import handler_names
 from mindllm.data.options import PreprocessOptions
 from mindllm.data.order import OrderOptions
@@ -61,15 +61,15 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         "--on-bad-row", choices=["error", "skip"], default="error", help="rows that cannot be read (default: error)"
     )
     group.add_argument(
-        "--preview", type=_positive, metavar="N", help="show how the first N rows turn out, write nothing"
+        "--preview", type=positive, metavar="N", help="show how the first N rows turn out, write nothing"
     )
 
 
 def _add_order_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which rows, in which order")
-    group.add_argument("--max-samples", type=_positive, help="at most so many rows (of the shuffled ones, if shuffled)")
+    group.add_argument("--max-samples", type=positive, help="at most so many rows (of the shuffled ones, if shuffled)")
     group.add_argument("--shuffle", action="store_true", help="write rows in an order drawn with --seed")
-    group.add_argument("--seed", type=int, default=0, help="of --shuffle and the interleaving strategies (default: 0)")
+    group.add_argument("--seed", type=seed, default=0, help="of --shuffle and the interleaving strategies (default: 0)")
     group.add_argument(
         "--split", type=_numbers, metavar="98,1,1", help="weights of PREFIX_train, PREFIX_valid and PREFIX_test"
     )
@@ -113,7 +113,7 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_length_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("length")
-    group.add_argument("--seq-length", type=_positive, help="most tokens of a prompt (RL), a sample, or a packed row")
+    group.add_argument("--seq-length", type=positive, help="most tokens of a prompt (RL), a sample, or a packed row")
     group.add_argument(
         "--prompt-overlong",
         choices=["drop", "left", "error"],
@@ -133,10 +133,10 @@ def _add_length_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_speed_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("speed and size")
-    group.add_argument("--workers", type=_positive, default=1, help="processes that encode (default: 1)")
+    group.add_argument("--workers", type=positive, default=1, help="processes that encode (default: 1)")
     group.add_argument(
         "--n-subs",
-        type=_positive,
+        type=positive,
         help="parts that workers read, encode and write on their own before they are joined (default: one for one "
         "worker, else 32 for each, where inputs can be read from the middle)",
     )
@@ -147,15 +147,8 @@ def _add_speed_flags(parser: argparse.ArgumentParser) -> None:
         help="library that encodes; auto takes tiktoken for many rows where it is installed and gives the same ids",
     )
     group.add_argument(
-        "--log-interval", type=_positive, default=1000, help="documents between progress lines (default: 1000)"
+        "--log-interval", type=positive, default=1000, help="documents between progress lines (default: 1000)"
     )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, found {value}")
-    return value
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -129,7 +129,10 @@ def _split(size: int, options: OrderOptions) -> list[tuple[str, int, int]]:
     if options.split is None:
         return [("", 0, size)]
     if len(options.split) > len(SPLIT_NAMES) or min(options.split) < 0 or not sum(options.split):
-        raise UserError(f"--split takes up to three weights ({', '.join(SPLIT_NAMES)}), found {options.split}")
+        raise UserError(
+            f"--split takes up to three weights ({', '.join(SPLIT_NAMES)}), none below 0 and not all 0, found "
+            f"{', '.join(f'{weight:g}' for weight in options.split)}"
+        )
     shares = np.cumsum(options.split) / sum(options.split)
     borders = [0, *(round(size * float(share)) for share in shares)]
     parts = [(name, start, stop) for name, start, stop in zip(SPLIT_NAMES, borders, borders[1:], strict=False)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, TextIO
 
+ITERATION_SECONDS = "timing/iteration"
 _WINDOW = 20  # iterations over which the pace is averaged
 
 
@@ -26,13 +27,17 @@ class Progress:
         self._headline = headline
         self._every = every
         self._stream = stream or sys.stdout
-        self._times = deque([time.perf_counter()], maxlen=_WINDOW + 1)
+        self._times: deque[float] = deque(maxlen=_WINDOW + 1)
         self._bar: Any = None
         self._is_terminal = self._stream.isatty()
 
     def update(self, iteration: int, metrics: Mapping[str, Any]) -> None:
         """Show an iteration that has just ended."""
-        self._times.append(time.perf_counter())
+        now = time.perf_counter()
+        if not self._times:
+            # What went before the first iteration is loading; how long that one took is among its metrics.
+            self._times.append(now - float(metrics.get(ITERATION_SECONDS, 0.0)))
+        self._times.append(now)
         details = self._details(iteration, metrics)
         if self._is_terminal:
             self._show_bar(iteration, details)

@@ -61,6 +61,7 @@ class RunLog:
         self._progress = Progress(train_iters, self._headline, log_interval)
         self._started = time.perf_counter()
         self._last_iteration: int | None = None
+        self._completed = 0
         self._closed = False
 
     def truncate_after(self, iteration: int) -> None:
@@ -69,6 +70,7 @@ class RunLog:
         Afterwards each iteration appears exactly once in metrics and samples, whatever an earlier process had logged
         beyond its last checkpoint. Raises UserError when ``metrics.jsonl`` cannot be read.
         """
+        self._completed = iteration
         if self._metrics is not None:
             self._metrics.truncate_after(iteration)
         self._samples.truncate_after(iteration)
@@ -109,6 +111,8 @@ class RunLog:
             self._metrics.close()
             records = self._metrics.records()
         report = build_report(outcome, time.perf_counter() - self._started, records, self._headline)
+        if self._metrics is None:  # nothing remembers the iterations of earlier processes but their number
+            report["iterations"] = self._last_iteration or self._completed
         write_atomically(self.run_dir / "report.json", [to_line(report)])
         print(render_report(report, self.run_dir), flush=True)
 

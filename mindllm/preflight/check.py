@@ -12,7 +12,14 @@ from mindllm.data import load_tokenizer, stop_token_ids
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, unsupported_for_training
 from mindllm.preflight.data import check_instructions, check_pairs, check_prompts
-from mindllm.preflight.machine import check_completed, check_executor, check_export, check_memory, check_writable
+from mindllm.preflight.machine import (
+    check_completed,
+    check_executor,
+    check_export,
+    check_memory,
+    check_trackers,
+    check_writable,
+)
 
 
 def check(config: RunConfig) -> list[str]:
@@ -52,6 +59,7 @@ def check(config: RunConfig) -> list[str]:
     else:
         _check_stop_ids(config, info)
         passed += check_prompts(config, info)
+    check_trackers(training.trackers)
     check_executor(config)
     check_memory(config, info)
     check_writable(Path(training.run_dir), "training.run_dir")
@@ -67,9 +75,17 @@ def check(config: RunConfig) -> list[str]:
 
 def _check_role(role: str, config: RoleConfig, stage: str) -> CheckpointInfo:
     """The role's checkpoint exists, is what the configuration says it is, and can be split as asked."""
-    directory = latest_iteration_dir(Path(config.load))
-    info = read_checkpoint_info(directory)
+    try:
+        directory = latest_iteration_dir(Path(config.load))
+        info = read_checkpoint_info(directory)
+    except UserError as error:
+        raise UserError(f"{role}.load: {error}") from None
     for name in ("common.pt", "metadata.json"):
+        if (directory / "mp_rank_00").is_dir() or any(directory.glob("mp_rank_00_*")):
+            raise UserError(
+                f"{role}.load: {directory} has Megatron's files per rank; convert it with convert_ckpt.py "
+                "--load-model-type mcore --save-model-type mcore --ckpt-format torch_dist"
+            )
         if not (directory / name).is_file():
             raise UserError(f"{role}.load: {directory} is not a complete torch_dist checkpoint, {name} is missing")
     with TorchDistReader(directory) as reader:

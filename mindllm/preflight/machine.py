@@ -1,6 +1,8 @@
 """The machine and the file system against the run."""
 
+import importlib.util
 import os
+import tempfile
 from pathlib import Path
 
 from mindllm.device import has_accelerator
@@ -44,6 +46,13 @@ def check_memory(config: RunConfig, info: CheckpointInfo) -> None:
         )
 
 
+def check_trackers(trackers: list[str]) -> None:
+    """The library of every tracker is installed. Raises UserError."""
+    for name in trackers:
+        if name != "jsonl" and importlib.util.find_spec(name) is None:
+            raise UserError(f"training.trackers: '{name}' is not installed; pip install {name}, or leave it out")
+
+
 def check_writable(directory: Path, key: str) -> None:
     """``directory`` can be made and written to. Raises UserError."""
     existing = directory
@@ -51,8 +60,10 @@ def check_writable(directory: Path, key: str) -> None:
         existing = existing.parent
     if not existing.is_dir():
         raise UserError(f"{key}: {existing} is a file, not a directory")
-    if not os.access(existing, os.W_OK):
-        raise UserError(f"{key}: {existing} is not writable")
+    try:
+        tempfile.TemporaryDirectory(dir=existing).cleanup()  # os.access says yes to root everywhere
+    except OSError as error:
+        raise UserError(f"{key}: {existing} is not writable ({error.strerror})") from None
 
 
 def check_completed(config: RunConfig) -> int:

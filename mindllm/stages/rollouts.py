@@ -36,6 +36,7 @@ class Rollouts:
         self.stop_ids = tuple(config.actor.eos_token_ids or stop_token_ids(self.tokenizer, hf_dir))
         if not self.stop_ids:
             raise UserError(f"actor_rollout.eos_token_ids: neither this key nor {hf_dir} names an end token")
+        self._warned = False
         reward = config.reward
         self._runner = (
             RewardRunner(reward.functions, reward.on_error, reward.timeout_s, reward.num_workers)
@@ -93,6 +94,12 @@ class Rollouts:
             if not kept:
                 raise UserError(f"reward: every response was dropped; first error:\n{result.first_traceback}")
             batch = batch.select(kept)
+        if not self._warned and bool(batch.rewards.isnan().all()):
+            self._warned = True
+            print(
+                "reward: no function has an opinion on any response of this iteration, so it teaches nothing",
+                flush=True,
+            )
         return batch, metrics
 
     def completions(self, batch: Sequences) -> list[str]:

@@ -16,6 +16,7 @@ from mindllm.checkpoint import (
     write_checkpoint_info,
 )
 from mindllm.checkpoint.run_state import RunState, Saved
+from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.config import RunConfig, TrainedRoleConfig, resolved_yaml
 from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size
@@ -100,6 +101,12 @@ class Session:
                 f"training.run_dir: {self.run_dir} holds a run of stage {stage}, not {self.training.stage}; "
                 "write another run_dir"
             )
+        for directory in saved.roles.values():
+            try:
+                TorchDistReader(directory).close()
+            except UserError as error:
+                manifest = self.run_dir / "checkpoints" / f"{directory.name}.json"
+                raise UserError(f"{error}; delete {manifest} to go back to the checkpoint before it") from None
         for role, settings in self._trained.items():
             started = read_checkpoint_info(latest_iteration_dir(Path(settings.load))).architecture
             if read_checkpoint_info(saved.roles[role]).architecture != started:

@@ -1,5 +1,6 @@
 """A run that was killed and started again by the same command equals the one that was not, bit for bit."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,25 @@ def test_a_changed_key_is_named_when_a_run_is_started_again(workspace, uninterru
     shutil.copytree(uninterrupted, tmp_path / "run")
     outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *SHORT, f"{ACTOR}.lr=2e-3"))
     assert f"changed since the run was last started: {ACTOR}.lr: 0.001 -> 0.002" in outcome.out
+
+
+def test_a_copied_run_goes_on_in_its_own_directory(workspace, uninterrupted, tmp_path):
+    """By the resolved configuration it holds, which names no directory that follows from run_dir."""
+    shutil.copytree(uninterrupted, tmp_path / "copy")
+    before = sorted(path.name for path in (uninterrupted / "checkpoints/actor").iterdir())
+    where = ["--config-name", tmp_path / "copy/config.yaml", f"training.run_dir={tmp_path / 'copy'}"]
+    post_train([*where, "training.train_iters=7"])
+    assert sorted(path.name for path in (uninterrupted / "checkpoints/actor").iterdir()) == before
+    assert (tmp_path / "copy/checkpoints/actor/iter_0000007").is_dir()
+
+
+def test_a_damaged_checkpoint_of_the_run_is_named_with_the_way_back(workspace, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    data = next((tmp_path / "run/checkpoints/actor/iter_0000006").glob("*.distcp"))
+    os.truncate(data, 100)
+    outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *SHORT, "training.train_iters=7"), status=2)
+    assert f"{data} is truncated: 100 bytes" in outcome.err
+    assert "run/checkpoints/iter_0000006.json to go back" in outcome.err
 
 
 def test_a_run_is_not_resumed_with_another_architecture(workspace, uninterrupted, tmp_path):

@@ -131,6 +131,14 @@ def test_a_manifest_that_names_a_missing_directory_is_an_error(tmp_path: Path) -
     assert saved is not None and saved.iteration == 1
 
 
+def test_checkpoints_of_another_run_are_not_overwritten(tmp_path: Path) -> None:
+    save(make(tmp_path), 1)
+    other = RunState(tmp_path / "other", {"critic": tmp_path / "critic"}, None)
+    with pytest.raises(UserError, match="critic.save: .*critic holds checkpoints that are not of this run_dir"):
+        other.latest()
+    assert (tmp_path / "critic" / "iter_0000001" / "weights").read_text() == "critic 1"
+
+
 @pytest.mark.parametrize(
     "text", ["", '{"iteration": 1', '{"iteration": 1}', "[]", '{"iteration": 1, "state": {}, "roles": []}']
 )

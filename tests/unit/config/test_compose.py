@@ -156,3 +156,22 @@ def test_an_override_of_training_wins_over_critic_and_reward_too_but_for_the_rew
 def test_a_training_override_of_a_rule_reward_key_leaves_the_reward_section_alone(config_dir: Path):
     with pytest.raises(UserError, match=r"training\.timeout_s: this section has no such key; write reward\.timeout_s"):
         compose_config("small_ppo", ["training.timeout_s=3"], str(config_dir))
+
+
+@pytest.mark.parametrize(
+    ("override", "fragment"),
+    [
+        ("~training.sede", "override '~training.sede': there is no such key to remove"),
+        ("=3", "'=3' is not an override: write key=value"),
+        ("training.seed=99999999999999999999", "training.seed"),
+    ],
+)
+def test_an_override_that_could_mean_nothing_is_refused(config_dir: Path, override: str, fragment: str):
+    with pytest.raises(UserError) as caught:
+        compose_config("small_grpo", [override], str(config_dir))
+    assert fragment in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named_by_its_path(config_dir: Path):
+    with pytest.raises(UserError, match="--config-name /none.yaml: no such file"):
+        compose_config("/none.yaml", [])

@@ -216,7 +216,10 @@ def test_a_verifier_switches_between_rules_and_model(ppo):
             {f"{ACTOR}.num_gpus_for_infer": 2, f"{ACTOR}.num_gpus_for_train": 2, "resource_pool.actor_rollout": [6]},
             "num_gpus_for_train (2) + num_gpus_for_infer (2) is 4 but resource_pool.actor_rollout is 6",
         ),
-        ({f"{ACTOR}.num_gpus_for_infer": 2, "resource_pool.actor_rollout": 2}, "(0 processes) must be a multiple"),
+        (
+            {f"{ACTOR}.num_gpus_for_infer": 2, "resource_pool.actor_rollout": 2},
+            "takes all of its processes, so none is left",
+        ),
         (
             {
                 f"{ACTOR}.num_gpus_for_infer": 3,

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -195,6 +196,18 @@ def test_progress_lines_show_reward_speed_and_time_left():
     assert lines[1].endswith("eta 0:00:00")
 
 
+def test_the_pace_does_not_count_what_went_before_the_first_iteration(monkeypatch):
+    clock = iter([100.0, 102.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    stream = io.StringIO()
+    progress = Progress(10, {}, 1, stream)
+    for iteration in (1, 2):
+        progress.update(iteration, {"timing/iteration": 1.5})
+    first, second = stream.getvalue().splitlines()
+    assert "1.50 s/iteration  eta 0:00:14" in first  # 9 more of 1.5 s
+    assert "1.75 s/iteration  eta 0:00:14" in second  # 3.5 s in two
+
+
 def test_a_terminal_gets_a_live_bar():
     stream = io.StringIO()
     stream.isatty = lambda: True
@@ -215,6 +228,14 @@ def test_the_report_compares_both_ends_of_the_whole_run(tmp_path, capsys):
     assert report["reward"]["first"] == pytest.approx(5.5 / 40)
     assert report["reward"]["last"] == pytest.approx(35.5 / 40)
     assert "reward: 0.1375 -> 0.8875 (means of 10 iterations)" in capsys.readouterr().out
+
+
+def test_iterations_are_counted_without_a_metrics_file_too(tmp_path, capsys):
+    with RunLog(tmp_path, ["tensorboard"], 3) as log:
+        log.truncate_after(1)
+        log.log(2, {})
+        log.log(3, {})
+    assert "finished: 3 iterations in all" in capsys.readouterr().out
 
 
 def test_an_exception_is_reported_as_a_failed_run(tmp_path):

@@ -10,7 +10,7 @@ from mindllm.config import build_config
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture
 from mindllm.preflight import machine
-from mindllm.preflight.machine import check_completed, check_export, check_memory, check_writable
+from mindllm.preflight.machine import check_completed, check_export, check_memory, check_trackers, check_writable
 
 
 def info(**changes: object) -> CheckpointInfo:
@@ -80,3 +80,14 @@ def test_a_run_cannot_be_shorter_than_what_it_has_behind_it(tmp_path):
     (tmp_path / "checkpoints/iter_0000003.json").write_text("{}")
     with pytest.raises(UserError, match="train_iters: 2, but the run in .* has 3 iterations behind it"):
         check_completed(config)
+
+
+def test_a_directory_that_nobody_can_write_to_is_named_even_for_root():
+    with pytest.raises(UserError, match=r"training.export_hf: /proc is not writable \("):
+        check_writable(Path("/proc/x"), "training.export_hf")
+
+
+def test_a_tracker_that_is_not_installed_is_named():
+    check_trackers(["jsonl", "tensorboard"])
+    with pytest.raises(UserError, match="training.trackers: 'no_such_tracker' is not installed"):
+        check_trackers(["jsonl", "no_such_tracker"])
