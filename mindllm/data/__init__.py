@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mindllm.data.datasets import open_instructions as open_instructions
     from mindllm.data.datasets import open_prompts as open_prompts
     from mindllm.data.sampler import ResumableSampler as ResumableSampler
+    from mindllm.data.tokenizer import hash_tokenizer as hash_tokenizer
     from mindllm.data.tokenizer import load_tokenizer as load_tokenizer
     from mindllm.data.tokenizer import stop_token_ids as stop_token_ids
 
@@ -29,6 +30,7 @@ _HOME = {
     "open_instructions": "datasets",
     "open_prompts": "datasets",
     "ResumableSampler": "sampler",
+    "hash_tokenizer": "tokenizer",
     "load_tokenizer": "tokenizer",
     "stop_token_ids": "tokenizer",
 }

@@ -108,7 +108,7 @@ class TokenizerSpec:
                 token.content for token in backend.get_added_tokens_decoder().values() if token.special
             ),
             chat_template=chat_template,
-            sha256=_hash_files(Path(path)),
+            sha256=hash_tokenizer(Path(path)),
         )
 
     @classmethod
@@ -151,7 +151,8 @@ class TokenizerSpec:
         )
 
 
-def _hash_files(directory: Path) -> str:
+def hash_tokenizer(directory: Path) -> str:
+    """sha256 of the tokenizer files of a directory, as manifests record it."""
     digest = hashlib.sha256()
     for name in _TOKENIZER_FILES:
         if (directory / name).exists():

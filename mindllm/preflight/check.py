@@ -11,7 +11,7 @@ from mindllm.config import RoleConfig, RunConfig, TrainedRoleConfig, architectur
 from mindllm.data import load_tokenizer, stop_token_ids
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, unsupported_for_training
-from mindllm.preflight.data import check_instructions, check_pairs, check_prompts
+from mindllm.preflight.data import check_instructions, check_pairs, check_prompts, check_tokenized_alike
 from mindllm.preflight.machine import (
     check_completed,
     check_executor,
@@ -51,6 +51,7 @@ def check(config: RunConfig) -> list[str]:
     _check_tokenizer("tokenizer_name_or_path", actor.tokenizer_name_or_path, info)
     if "reward" in infos:
         _check_tokenizer("reward.tokenizer_name_or_path", config.reward_model.tokenizer_name_or_path, infos["reward"])
+    check_tokenized_alike(config, actor.tokenizer_name_or_path or info.hf_dir)
     passed.append("tokenizer")
     if training.stage == "sft":
         passed += check_instructions(config, info)

@@ -1,12 +1,14 @@
 """Data sets against the run that will read them."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from mindllm.checkpoint import CheckpointInfo
 from mindllm.config import RunConfig
-from mindllm.data import InstructionDataset, PairwiseDataset, PromptDataset
+from mindllm.data import InstructionDataset, PairwiseDataset, PromptDataset, hash_tokenizer, load_tokenizer
+from mindllm.data.manifest import manifest_path, read_manifest
 from mindllm.errors import UserError
 from mindllm.rewards import check_rewards
 
@@ -64,6 +66,29 @@ def check_prompts(config: RunConfig, info: CheckpointInfo) -> list[str]:
     names = [function.name for function in config.reward.functions]
     passed.append("rewards: " + ", ".join(names + (["reward model"] if config.reward_model is not None else [])))
     return passed
+
+
+def check_tokenized_alike(config: RunConfig, tokenizer_dir: str | Path) -> None:
+    """Every token of the data's tokenizer has the same id in the model's. Raises UserError.
+
+    Where the data's tokenizer is gone, only that its files were others can be told, and is printed.
+    """
+    for key, prefix in _prefixes(config):
+        if not manifest_path(prefix).is_file():
+            continue  # of an older format, which says nothing; or missing, which is refused where the data is opened
+        origin = read_manifest(prefix)["tokenizer"]
+        if origin["sha256"] == hash_tokenizer(Path(tokenizer_dir)):
+            continue
+        if not Path(origin["path"]).is_dir():
+            print(f"{key}: {prefix} was made with other tokenizer files ({origin['path']}) than {tokenizer_dir} has")
+            continue
+        theirs, ours = (load_tokenizer(path).get_vocab() for path in (origin["path"], tokenizer_dir))
+        token = next((token for token, number in theirs.items() if ours.get(token) != number), None)
+        if token is not None:
+            raise UserError(
+                f"{key}: {prefix} was made with the tokenizer {origin['path']}, in which {token!r} is {theirs[token]}; "
+                f"in {tokenizer_dir} it is {ours.get(token, 'unknown')}; preprocess with the model's tokenizer"
+            )
 
 
 def _prefixes(config: RunConfig) -> list[tuple[str, str]]:

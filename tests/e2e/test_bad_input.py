@@ -88,6 +88,16 @@ def other_architecture(iteration: Path) -> None:
     (iteration / "hf/config.json").write_text(json.dumps({**config, "intermediate_size": 128}))
 
 
+def data_of_another_tokenizer(workspace: Workspace, tmp: Path) -> Arguments:
+    """As many tokens, other numbers."""
+    tiny.write_tokenizer(tmp / "tokenizer", [tiny.VOCABULARY[0], *tiny.VOCABULARY[:0:-1]])
+    where = ["--input", workspace.task / "train.jsonl", "--output-prefix", tmp / "data/train"]
+    how = ["--handler-name", "PPOAlpacaStyleInstructionHandler", "--map-keys", '{"prompt": "prompt"}']
+    text = ["--tokenizer-name-or-path", tmp / "tokenizer", "--prompt-type", "empty"]
+    assert run_here(preprocess, [*where, *how, *text]).status == 0
+    return workspace.arguments("grpo", tmp / "run", f"{ACTOR}.data_path={tmp}/data/train")
+
+
 def foreign_tokenizer(workspace: Workspace, tmp: Path) -> Arguments:
     tiny.write_tokenizer(tmp / "tokenizer", [*tiny.VOCABULARY, *"abcdefgh"])
     return workspace.arguments("grpo", tmp / "run", f"{ACTOR}.tokenizer_name_or_path={tmp}/tokenizer")
@@ -180,6 +190,12 @@ BAD_RUNS: dict[str, tuple[Case, list[str]]] = {
     "corrupt .metadata": (with_checkpoint(lambda it: truncate(it / ".metadata")), ["metadata"]),
     "tensors of another architecture": (with_checkpoint(other_architecture), ["linear_fc", "shape"]),
     "model file of another architecture": (model_file_of_another, ["hidden_size", "128", "64"]),
+    "data made with another tokenizer": (
+        data_of_another_tokenizer,
+        ["data_path", "made with the tokenizer", "preprocess with the model's tokenizer"],
+    ),
+    "no such load": (grpo(f"{ACTOR}.load=/none"), ["actor_rollout.load: /none is not a checkpoint directory"]),
+    "run directory nobody can write to": (grpo("training.run_dir=/proc/x"), ["training.run_dir: /proc is not writ"]),
     "tokenizer of another vocabulary": (foreign_tokenizer, ["tokenizer_name_or_path", "28", "20"]),
     "end token beyond the vocabulary": (grpo(f"{ACTOR}.eos_token_ids=[99]"), ["eos_token_ids", "99"]),
     "run directory that is a file": (file_where_a_run_goes, ["run_dir", "is a file"]),
