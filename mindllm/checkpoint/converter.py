@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _ITERATION = 1  # of a converted model
 _BYTES_PER_S = 300e6  # read and written by one process on a laptop's disk; a rough guess for the plan
+_PROCESS_MIB = 60  # of a process that holds no tensor yet
 _SLACK_BYTES = 64 * 2**20  # headers, tokenizer files
 
 
@@ -325,7 +326,7 @@ def _plan(
 ) -> str:
     """Say what is about to happen; memory is for the parts of the largest tensor, the whole, and a copy."""
     architecture, total = recipe.architecture, sum(sizes)
-    memory = options.workers * (3 * max(sizes) / 2**20 + 400)
+    memory = options.workers * (3 * max(sizes) / 2**20 + _PROCESS_MIB)
     seconds = total * (2 if options.verify else 1) / _BYTES_PER_S
     return (
         f"plan: {architecture.family}, {architecture.num_layers} layers, {dtype}, {len(sizes)} tensors, "

@@ -42,6 +42,12 @@ class LastFile:
 def read_array(file: IO[bytes], offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return the array that lies at ``offset``. Raises EOFError when the file ends before it does."""
     array = np.empty(shape, dtype)
+    read_into(file, offset, array)
+    return array
+
+
+def read_into(file: IO[bytes], offset: int, array: Array) -> None:
+    """Fill a contiguous ``array`` from ``offset`` on. Raises EOFError when the file ends before it is full."""
     view, done = raw(array), 0
     file.seek(offset)
     while done < len(view):
@@ -49,7 +55,6 @@ def read_array(file: IO[bytes], offset: int, dtype: np.dtype[Any], shape: tuple[
         if not count:
             raise EOFError("it ends inside a tensor")
         done += count
-    return array
 
 
 def write_all(file: IO[bytes], data: memoryview) -> None:

@@ -36,7 +36,7 @@ def _entries(chunk: Mapping[str, Any], key: str, num_local_experts: int) -> Iter
         yield f"{linear}.layer_norm_weight" if f"{linear}.weight" in chunk else key, value
     elif match := _NUMBERED.fullmatch(key):
         yield f"{match[1]}local_experts.{match[3]}.{match[2]}.weight", value
-    elif (match := _GROUPED.fullmatch(key)) and isinstance(value, StoredTensor):
+    elif (match := _GROUPED.fullmatch(key)) and isinstance(value, StoredTensor) and num_local_experts:
         for expert, part in enumerate(_ungrouped(value, match[2] == "1", num_local_experts)):
             yield f"{match[1]}local_experts.{expert}.linear_fc{match[2]}.weight", part
     else:

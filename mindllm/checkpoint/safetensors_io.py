@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mindllm.checkpoint.files import LastFile, read_array, write_all
+from mindllm.checkpoint.files import LastFile, read_into, write_all
 from mindllm.errors import UserError
 from mindllm.models.families.arrays import DTYPES, Array, raw
 
@@ -105,8 +105,15 @@ class SafetensorsReader:
     def read(self, name: str) -> Array:
         """Return the tensor ``name`` in a new buffer of exactly its size. Raises KeyError for an unknown name."""
         info = self.infos[name]
+        array = np.empty(info.shape, info.dtype)
+        self.read_into(name, array)
+        return array
+
+    def read_into(self, name: str, array: Array) -> None:
+        """Fill a contiguous ``array`` of its size with the tensor ``name``."""
+        info = self.infos[name]
         try:
-            return read_array(self._file.open(info.path), info.offset, info.dtype, info.shape)
+            read_into(self._file.open(info.path), info.offset, array)
         except EOFError:
             raise UserError(f"{info.path} ends inside tensor {name}") from None
 
