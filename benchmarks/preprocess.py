@@ -138,6 +138,8 @@ def speed(arguments: argparse.Namespace, directory: Path) -> None:
         contenders["datasets.map"] = datasets_map
     if importlib.util.find_spec("tiktoken"):
         contenders["ours, tiktoken"] = ours("tiktoken")
+    if arguments.without:
+        contenders = {name: run for name, run in contenders.items() if name not in arguments.without}
     best: dict[str, tuple[float, float]] = {}
     for _ in range(arguments.rounds):
         for name, run in contenders.items():
@@ -147,11 +149,12 @@ def speed(arguments: argparse.Namespace, directory: Path) -> None:
             run(arguments.tokenizer, texts, data, arguments.workers, out)
             taken = time.monotonic() - start, processor_s() - start_processor
             best[name] = min(best.get(name, taken), taken)
+            print(f"{name}: {taken[0]:.1f} s", flush=True)
             shutil.rmtree(out)
     megabytes = sum(map(len, texts)) / 1e6
     print(f"\n{len(texts)} documents, {megabytes:.0f} million characters, {arguments.workers} workers")
     limit_s, limit_processor_s = best["bare encode_batch"]
-    per_line_s, _ = best["one encode per line"]
+    per_line_s, _ = best.get("one encode per line", (float("nan"), 0.0))
     for name, (seconds, spent_s) in best.items():
         line = f"{name:20} {seconds:7.1f} s {len(texts) / seconds:8.0f} documents/s {limit_s / seconds:6.2f} x bare "
         line += f"{per_line_s / seconds:6.2f} x per line; processor {spent_s:7.1f} s "
@@ -304,6 +307,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=60_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--without", nargs="+", metavar="NAME", help="contenders to leave out, for the speed")
     parser.add_argument("--short", type=int, nargs="+", default=[100_000, 1_000_000], help="documents, for memory")
     parser.add_argument("--only", nargs="+", choices=["speed", "identity", "memory", "merge"])
     arguments = parser.parse_args()

@@ -103,9 +103,19 @@ class ChatTemplate:
         after = text.find(self._end, end, stop)  # tool calls may stand between
         return end if after < 0 else after + len(self._end)
 
+    def _check_tools(self, messages: list[Message], tools: Tools) -> None:
+        """Refuse what the template would leave out without a word."""
+        source = self._spec.chat_template or ""
+        if tools and "tools" not in source:
+            raise UserError("the tokenizer's chat template knows no tools; use another --prompt-type, such as qwen3")
+        if "tool_calls" not in source and any(message.tool_calls for message in messages):
+            raise UserError("the tokenizer's chat template knows no tool calls; use another --prompt-type")
+
     def _render(self, messages: list[Message], tools: Tools, add_generation_prompt: bool) -> str:
         import jinja2
         from transformers.utils.chat_template_utils import render_jinja_template
+
+        self._check_tools(messages, tools)
 
         try:
             # Newer releases return the rendered texts, older ones a pair of them and of trained ranges.

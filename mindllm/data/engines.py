@@ -15,6 +15,7 @@ from mindllm.errors import UserError
 
 Borders = Sequence[int]  # character positions of a text, ascending
 _LONGEST_FAST_TEXT = 100_000  # characters; longer ones take the slower, sturdier library
+_TEXTS_A_CALL = 16  # more at once take longer each: what one call leaves behind should fit into the processor's cache
 _CHECKED = 32  # one text in so many is encoded by both libraries
 
 
@@ -57,8 +58,12 @@ class HuggingFaceEngine:
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Engine.encode`."""
-        found = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in found]
+        found: list[np.ndarray] = []
+        for start in range(0, len(texts), _TEXTS_A_CALL):
+            batch = list(texts[start : start + _TEXTS_A_CALL])
+            encodings = self._backend.encode_batch_fast(batch, add_special_tokens=False)
+            found += [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        return found
 
     def encode_with_borders(
         self, texts: Sequence[str], borders: Sequence[Borders]

@@ -57,6 +57,7 @@ def map_in_order(
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+            pool.shutdown(wait=True)  # all is done: let workers end in their own way, not by the lifeline
         except BrokenProcessPool as error:
             raise UserError("a worker process was killed, most likely for memory; use fewer --workers") from error
         finally:

@@ -17,7 +17,10 @@ Run = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def run(write_jsonl: Callable[..., Path], tokenizer_dir: Path, tmp_path: Path, capsys: Any) -> Run:
-    """`run(**flags)`: exit status and stderr of a run on two good rows, some flags replaced (None = left out)."""
+    """`run(**flags)`: exit status and stderr of a run on two good rows, some flags replaced.
+
+    None leaves a flag out, "" gives it no value.
+    """
 
     def start(**flags: Any) -> tuple[int, str]:
         rows = [{"instruction": "Hi", "output": "Ho", "question": "x"}, {"instruction": "Hi", "output": "Ho"}]
@@ -30,7 +33,7 @@ def run(write_jsonl: Callable[..., Path], tokenizer_dir: Path, tmp_path: Path, c
         argv: list[str] = []
         for name, value in {**defaults, **flags}.items():
             if value is not None:
-                argv += ["--" + name.replace("_", "-"), str(value)]
+                argv += ["--" + name.replace("_", "-"), *([str(value)] if value != "" else [])]
         status = main(argv)
         return status, capsys.readouterr().err
 
@@ -69,6 +72,14 @@ def test_a_good_run_prints_its_counts_and_speed(run: Run, tmp_path: Path, capsys
         ({"overlong": "drop", "seq_length": 9}, f"--overlong has no effect with {PPO}; use --prompt-overlong"),
         ({"prompt_overlong": "drop"}, "--prompt-overlong has no effect without --seq-length"),
         ({"prompt_overlong": "right", "seq_length": 9}, "invalid choice: 'right'"),
+        ({"handler_name": PPO, "neat_pack": ""}, f"--neat-pack has no effect with {PPO}"),
+        ({"handler_name": PPO, "no_train_on_history": ""}, f"--no-train-on-history has no effect with {PPO}"),
+        ({"handler_name": SFT, "neat_pack": ""}, "--neat-pack needs --seq-length"),
+        ({"append_eod": ""}, f"--append-eod has no effect with {PPO}"),
+        (
+            {"tokenizer_type": "GPTSentencePieceTokenizer", "tokenizer_name_or_path": None, "tokenizer_model": "x.bin"},
+            "--tokenizer-model x.bin: expected a sentencepiece file, NAME.model",
+        ),
         ({"seq_length": 1}, "all 2 rows were dropped (2 prompt_too_long); nothing is written"),
         ({"n_sub": 4}, "unknown argument --n-sub; --help lists all; did you mean '--n-subs'?"),
         ({"output_prefix": "/dev/null/data"}, "cannot write there"),
@@ -78,7 +89,7 @@ def test_a_mistake_is_one_clear_sentence(run: Run, tmp_path: Path, flags: dict[s
     status, stderr = run(**flags)
     lines = [line for line in stderr.splitlines() if " documents in " not in line]
     assert status == 2 and len(lines) == 1 and lines[0].startswith("error: ") and message in lines[0]
-    assert not list((tmp_path / "out").glob("*"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_damaged_tokenizer_is_one_clear_sentence(run: Run, tmp_path: Path) -> None:

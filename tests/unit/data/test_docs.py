@@ -1,5 +1,6 @@
 """docs/data.md: its commands run, and its statements about them hold."""
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -45,6 +46,34 @@ def test_the_template_example_is_valid(tmp_path: Path) -> None:
     (template,) = blocks("yaml")
     (tmp_path / "mine.yaml").write_text(template)
     assert read_template(tmp_path / "mine.yaml").header == "<|im_start|>assistant\n"
+
+
+def example(handler: str) -> str:
+    """The lines shown for a handler, without their indentation."""
+    shown = PAGE.split(f"\n**{handler}**\n\n")[1].split("\n\n")[0]
+    return "\n".join(line.removeprefix("    ").rstrip() for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("handler", handler_names())
+def test_the_example_of_a_handler_is_what_preview_prints(
+    handler: str,
+    write_jsonl: Callable[..., Path],
+    tokenizer_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = example(handler)
+    write_jsonl([json.loads(shown.splitlines()[0].removeprefix("rows.jsonl:1"))])
+    command = ["--input", "rows.jsonl", "--output-prefix", "out", "--preview", "1", "--handler-name", handler]
+    command += ["--tokenizer-name-or-path", str(tokenizer_dir)]
+    if handler == "AlpacaStyleProcessRewardHandler":
+        command += ["--placeholder-token", "<|start_header_id|>", "--reward-tokens", "0", "1"]
+    elif handler != "GeneralPretrainHandler":
+        command += ["--prompt-type", "qwen3" if handler == "OpenAIInstructionHandler" else "chatml"]
+    assert main(command) == 0
+    assert "\n".join(line.rstrip() for line in capsys.readouterr().out.strip().splitlines()) == shown
 
 
 def test_every_handler_and_template_is_documented() -> None:

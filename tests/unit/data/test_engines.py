@@ -22,6 +22,7 @@ TEXTS = [
     "😀👩‍👩‍👧 emoji é and e\u0301 decomposed",
     "مرحبا שלום 你好",
     "  spaces\t\r\n\r\n and\u00a0more  ",
+    "nul \x00 inside",
     "x" * 3000,
 ]
 needs_tiktoken = pytest.mark.skipif(

@@ -1,6 +1,7 @@
 """Pretraining, process rewards, KTO, and handlers of the user's own."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ def test_a_document_ends_with_the_eos_when_asked(encode: Encode, decode: Decode)
     options = {"map_keys": {"text": "body"}, "append_eod": True, "prompt_type": None}
     encoded = encode("GeneralPretrainHandler", *rows, **options)
     assert decode(encoded.tokens["text"]) == "the<|im_end|>quick<|im_end|>" and len(encoded.lengths["text"]) == 2
+
+
+def test_a_tokenizer_without_eos_cannot_end_documents(spec: TokenizerSpec) -> None:
+    options = HandlerOptions("GeneralPretrainHandler", append_eod=True)
+    with pytest.raises(UserError, match="--append-eod: the tokenizer in .* has no EOS token"):
+        build_handler(options, replace(spec, eos=None))
 
 
 @pytest.mark.parametrize("text", ["the quick", "<|begin_of_text|>the quick"])

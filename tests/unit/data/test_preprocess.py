@@ -126,6 +126,58 @@ def test_a_failed_run_leaves_nothing_behind(write_jsonl: Write, tokenizer_dir: P
     assert not (tmp_path / "out").exists()
 
 
+def test_rows_of_every_kind_of_badness_are_counted_in_the_manifest(tokenizer_dir: Path, tmp_path: Path) -> None:
+    lines = [
+        b'\xef\xbb\xbf{"instruction": "a", "output": "b"}\r\n',  # BOM and CRLF are no fault
+        b'{"instruction": "a\\u0000", "output": "b"}\n',  # nor is an escaped NUL
+        b'{"instruction": "a", "output": \n',
+        b'{"instruction": "a\x00", "output": "b"}\n',
+        b'{"instruction": "\xff", "output": "b"}\n',
+        b'{"instruction": "a", "instruction": "c", "output": "b"}\n',
+        b'["a", "b"]\n',
+        b'{"instruction": null, "output": "b"}\n',
+        b'{"instruction": 3, "output": "b"}\n',
+        b'{"instruction": [["a"]], "output": "b"}\n',
+        b'{"instruction": "a", "output": " "}\n',
+    ]
+    (tmp_path / "rows.jsonl").write_bytes(b"".join(lines))
+    options = {"inputs": [str(tmp_path / "rows.jsonl")], "tokenizer": tokenizer_dir, "handler": SFT}
+    with pytest.raises(UserError, match=r"rows\.jsonl:3: not valid JSON: .* --on-bad-row skip leaves such rows out"):
+        preprocess(PreprocessOptions(output_prefix=tmp_path / "a", **options))
+    manifest = preprocess(PreprocessOptions(output_prefix=tmp_path / "b", on_bad_row="skip", **options))[""]
+    assert manifest["rows"] == {
+        "in": 11,
+        "written": 2,
+        "dropped": {
+            "duplicate_key": 1,
+            "empty_response": 1,
+            "invalid_json": 2,
+            "not_an_object": 1,
+            "not_utf8": 1,
+            "null_prompt": 1,
+            "prompt_not_text": 2,
+        },
+    }
+
+
+def test_a_handler_file_may_use_torch(write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\nfrom mindllm.data.handlers import register_handler\n"
+        "from mindllm.data.handlers.alpaca import AlpacaStyleInstructionHandler\n\n\n"
+        "@register_handler\nclass Own(AlpacaStyleInstructionHandler):\n    scale = torch.ones(1)\n"
+    )
+    command = [sys.executable, "-X", "importtime", "preprocess_data.py", "--input", str(write_jsonl(mixed_rows(20)))]
+    command += ["--tokenizer-name-or-path", str(tokenizer_dir), "--handler-name"]
+    for name, handler in (("own", ["Own", "--handler-file", str(tmp_path / "own.py")]), ("built-in", [SFT])):
+        whole = [*command, *handler, "--output-prefix", str(tmp_path / name)]
+        done = subprocess.run(whole, cwd=REPOSITORY, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        # Without need of it, torch would cost more time than the tokenizer.
+        assert ("torch" in imported) == (name == "own") and "not found" not in done.stderr
+    assert len(InstructionDataset(tmp_path / "own")) == len(InstructionDataset(tmp_path / "built-in"))
+
+
 def test_a_killed_worker_ends_the_run_with_a_sentence(write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path) -> None:
     data = write_jsonl(mixed_rows(12000))
     out = tmp_path / "out"

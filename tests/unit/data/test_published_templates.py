@@ -159,7 +159,11 @@ def llama3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def as_dicts(messages: list[Message]) -> list[dict[str, Any]]:
-    return [{"role": message.role, "content": message.content} for message in messages]
+    dicts: list[dict[str, Any]] = [{"role": message.role, "content": message.content} for message in messages]
+    for shown, message in zip(dicts, messages, strict=True):
+        if message.tool_calls:
+            shown["tool_calls"] = [{"type": "function", "function": call._asdict()} for call in message.tool_calls]
+    return dicts
 
 
 @pytest.mark.parametrize(
@@ -185,6 +189,36 @@ def test_ids_equal_those_of_the_published_tokenizer(
         answers = [message.content for message in dialogue if message.role == "assistant"]
         assert all(answer.strip() in text for answer, text in zip(answers, trained, strict=True))
         assert all(text.endswith(tokenizer.eos_token) for text in trained)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "prompt_type", "jinja"),
+    [("qwen3_dir", "qwen3", None), ("qwen3_dir", HF, None), ("llama3_dir", HF, "llama3_1")],
+)
+@pytest.mark.parametrize("system", [[], [SYSTEM]], ids=["", "system"])
+def test_ids_with_tools_equal_those_of_the_published_tokenizer(
+    fixture: str, prompt_type: str, jinja: str | None, system: list[Message], request: pytest.FixtureRequest
+) -> None:
+    directory = request.getfixturevalue(fixture)
+    spec, tokenizer = TokenizerSpec.load(directory), load_tokenizer(directory)
+    if jinja is not None:  # the one that npm ships knows no tools
+        spec = published(jinja, spec)._spec
+        tokenizer.chat_template = spec.chat_template
+    template, encoder = load_template(prompt_type, spec), TextEncoder(spec)
+    turns = [*system, Message("user", "a"), Message("assistant", "", CALLS[:1]), Message("tool", "3")]
+    turns += [Message("assistant", "It is 3."), Message("user", "thanks"), Message("assistant", "fine")]
+    rendered = template.render_dialogue(turns, [TOOL])
+    expected = tokenizer.apply_chat_template(as_dicts(turns), tools=[TOOL], return_dict=False)
+    (tokenized,) = encoder.encode_marked([rendered])
+    assert tokenized.ids.tolist() == expected
+    trained = [tokenizer.decode(tokenized.ids[start:end]) for start, end in tokenized.marked]
+    assert '"add"' in trained[0] and trained[1].strip() == f"It is 3.{tokenizer.eos_token}"
+    assert len(trained) == 3 and trained[2].endswith(f"fine{tokenizer.eos_token}")
+    for stop in (len(system) + 1, len(system) + 3, len(turns) - 1):
+        prompt = encoder.encode([template.render_prompt(turns[:stop], [TOOL])])[0].tolist()
+        assert prompt == tokenizer.apply_chat_template(
+            as_dicts(turns[:stop]), tools=[TOOL], add_generation_prompt=True, return_dict=False
+        )
 
 
 def test_mistral_equals_mistral_common(tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ def test_columns_are_those_of_the_first_rows(tmp_path: Path) -> None:
         ("a.json", b"\xff\xfe", r"a\.json: not UTF-8"),
         ("a.parquet", b"PAR1 no more", r"a\.parquet: not a readable parquet file"),
         ("a.jsonl", b"\n\n", r"has no rows"),
+        *((f"a{suffix}", b"", r"has no rows") for suffix in (".json", ".jsonl", ".csv", ".txt")),
+        ("a.parquet", b"", r"a\.parquet: not a readable parquet file"),
         ("a.jsonl", b'{"n": 1, "n": 2}\n', r"a\.jsonl:1: the key 'n' stands twice"),
         ("a.jsonl", b'{"n": "a\x00"}\n', r"a\.jsonl:1: not valid JSON: Invalid control character"),
         ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1: not valid JSON: nested too deeply"),

@@ -7,7 +7,7 @@ import pytest
 
 from mindllm.data.chat_template import ChatTemplate
 from mindllm.data.encoding import TextEncoder
-from mindllm.data.messages import Message
+from mindllm.data.messages import Message, ToolCall
 from mindllm.data.template_files import read_template
 from mindllm.data.templates import HF, load_template, resolve_prompt_type, template_names
 from mindllm.data.tokenizer import TokenizerSpec, load_tokenizer
@@ -196,6 +196,14 @@ def test_hf_refuses_a_chat_template_in_which_answers_cannot_be_found(spec: Token
     rewriting = replace(spec, chat_template="{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     with pytest.raises(UserError, match="answers cannot be located"):
         ChatTemplate(rewriting).render_dialogue(TURNS)
+
+
+def test_a_chat_template_that_would_leave_tools_out_refuses_them(spec: TokenizerSpec) -> None:
+    called = [TURNS[0], Message("assistant", "", (ToolCall("add", {"a": 1}),))]
+    with pytest.raises(UserError, match="chat template knows no tools; use another --prompt-type"):
+        ChatTemplate(spec).render_prompt(TURNS[:1], [{"type": "function"}])
+    with pytest.raises(UserError, match="chat template knows no tool calls; use another --prompt-type"):
+        ChatTemplate(spec).render_dialogue(called)
 
 
 def test_a_refusal_of_the_chat_template_is_passed_on(spec: TokenizerSpec) -> None:
