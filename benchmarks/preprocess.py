@@ -154,11 +154,11 @@ def speed(arguments: argparse.Namespace, directory: Path) -> None:
     megabytes = sum(map(len, texts)) / 1e6
     print(f"\n{len(texts)} documents, {megabytes:.0f} million characters, {arguments.workers} workers")
     limit_s, limit_processor_s = best["bare encode_batch"]
-    per_line_s, _ = best.get("one encode per line", (float("nan"), 0.0))
+    per_line_s, _ = best.get("one encode per line", (None, None))
     for name, (seconds, spent_s) in best.items():
         line = f"{name:20} {seconds:7.1f} s {len(texts) / seconds:8.0f} documents/s {limit_s / seconds:6.2f} x bare "
-        line += f"{per_line_s / seconds:6.2f} x per line; processor {spent_s:7.1f} s "
-        line += f"{limit_processor_s / spent_s:6.2f} x bare"
+        line += f"{per_line_s / seconds:6.2f} x per line " if per_line_s else ""
+        line += f"processor {spent_s:7.1f} s {limit_processor_s / spent_s:6.2f} x bare"
         print(line, flush=True)
 
 
