@@ -295,7 +295,7 @@ def _open_target(place: Path, source: "Source", recipe: "Recipe", layout: RankLa
     if options.save_model_type == "hf":
         return HfTarget(place, recipe, source, options.max_shard_bytes)
     if options.ckpt_format == "torch":
-        return RankTarget(place, recipe, layout, _ITERATION)
+        return RankTarget(place, recipe, source, layout, _ITERATION)
     rest_of = source.directory if options.with_optimizer else None
     return DistTarget(place, recipe, _ITERATION, rest_of)
 

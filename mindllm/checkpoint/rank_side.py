@@ -4,132 +4,155 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from mindllm.checkpoint.files import LastFile, write_all
 from mindllm.checkpoint.rank_layout import Place, RankLayout, rank_files
 from mindllm.checkpoint.rank_names import renamed
-from mindllm.checkpoint.recipe import Dtype, Recipe, listed
+from mindllm.checkpoint.recipe import Dtype, Recipe, Source, listed, share_of
 from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, Architecture, Weight
-from mindllm.models.families.arrays import Array
+from mindllm.models.families.arrays import Array, raw
 from mindllm.models.families.transforms import pad_rows
 
 _CHECKPOINT_VERSION = 3.0  # Megatron's, since query, key and value are interleaved per group
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
 
 
-def cut(weight: Weight, tensor: Array, size: int) -> list[Array]:
-    """Return the parts of ``tensor`` on ``size`` tensor-parallel ranks, as megatron-core's layers hold them."""
+Slices = tuple[slice, ...]
+_Rank = tuple[int, int, int]  # tensor, pipeline, expert
+
+
+def pieces(weight: Weight, num_rows: int, size: int) -> list[list[Slices]]:
+    """Return how ``size`` tensor-parallel ranks hold a tensor of ``num_rows`` rows, as megatron-core's layers do.
+
+    For each rank, the pieces of the whole tensor that lie one after the other in its part.
+    """
     if weight.parallel is None or size == 1:
-        return [tensor] * size
+        return [[(slice(None),)]] * size
     if weight.parallel == 1:
-        return [np.asarray(part, order="C") for part in np.split(tensor, size, axis=1)]
-    blocks = np.split(tensor, np.cumsum(weight.blocks)[:-1]) if len(weight.blocks) > 1 else [tensor]
-    parts = zip(*(np.split(block, size) for block in blocks), strict=True)
-    return [np.concatenate(part) if len(part) > 1 else part[0] for part in parts]
+        return [[(slice(None), part)] for part in _even(0, weight.mcore_shape[1], size)]
+    blocks = weight.blocks if len(weight.blocks) > 1 else (num_rows,)
+    starts = accumulate(blocks[:-1], initial=0)
+    parts = [_even(start, block, size) for start, block in zip(starts, blocks, strict=True)]
+    return [[(part,) for part in of_rank] for of_rank in zip(*parts, strict=True)]
 
 
-def join(weight: Weight, parts: Sequence[Array]) -> Array:
-    """Return the tensor that :func:`cut` made ``parts`` from."""
-    if weight.parallel is None or len(parts) == 1:
-        return parts[0]
-    if weight.parallel == 1 or len(weight.blocks) == 1:
-        return np.concatenate(parts, axis=weight.parallel)
-    ends = np.cumsum([block // len(parts) for block in weight.blocks])[:-1]
-    return np.concatenate(
-        [block for blocks in zip(*(np.split(part, ends) for part in parts), strict=True) for block in blocks]
-    )
+def _even(start: int, length: int, size: int) -> list[slice]:
+    """Return ``size`` equal runs of the ``length`` numbers from ``start`` on."""
+    step = length // size
+    return [slice(start + step * rank, start + step * (rank + 1)) for rank in range(size)]
 
 
-class _RankFile:
-    """One rank's file being written."""
+@dataclass(frozen=True)
+class _Planned:
+    """A tensor that a rank's file will hold."""
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir()
-        self._file: IO[bytes] = path.open("wb", buffering=0)
-        self._archive = ArchiveWriter(self._file)
-        self._chunks: dict[int, dict[str, StoredTensor | None]] = {}
-
-    def add(self, chunk: int, key: str, tensor: Array) -> None:
-        """Write one tensor of a model chunk; a linear layer also has an empty fp8 state."""
-        state = self._chunks.setdefault(chunk, {})
-        if key in state:
-            raise ValueError(f"{key} is written twice")
-        state[key] = self._archive.add(tensor)
-        module = key.rpartition(".")[0]
-        if ".linear_" in module or module == "output_layer":
-            state[f"{module}._extra_state"] = None
-
-    def finish(self, layout: RankLayout, is_last_stage: bool, iteration: int) -> None:
-        """Write the description of what was added."""
-        if is_last_stage:  # has an output layer, also where it borrows the embedding's weight
-            self._chunks[layout.num_chunks - 1].setdefault("output_layer._extra_state", None)
-        value: dict[str, Any] = {layout.chunk_name(chunk): self._chunks[chunk] for chunk in range(layout.num_chunks)}
-        self._archive.finish({**value, "checkpoint_version": _CHECKPOINT_VERSION, "iteration": iteration})
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+    chunk: int
+    key: str
+    dtype: Dtype
+    shape: tuple[int, ...]
 
 
 class RankTarget:
-    """Writes one file per rank of a layout, its vocabulary padded with zero rows."""
+    """Writes one file per rank of a layout, its vocabulary padded with zero rows.
 
-    def __init__(self, directory: Path, recipe: Recipe, layout: RankLayout, iteration: int) -> None:
+    The constructor writes everything but the tensors' data, so that whoever has a tensor can write it to its places.
+    """
+
+    def __init__(self, directory: Path, recipe: Recipe, source: Source, layout: RankLayout, iteration: int) -> None:
         self._recipe = recipe
         self._layout = layout
-        self._iteration = iteration
-        self._files = {rank: _RankFile(layout.path(directory, *rank)) for rank in layout.ranks()}
+        self._places: dict[tuple[_Rank, int, str], tuple[Path, int]] = {}
+        self._file = LastFile("r+b")
+        planned: dict[_Rank, list[_Planned]] = {rank: [] for rank in layout.ranks()}
+        for weight in recipe.weights:
+            dtype, shape = recipe.dtype_of(source, weight), self._part_shape(weight)
+            for rank, place in self._copies(weight):
+                planned[rank].append(_Planned(place.chunk, place.key, dtype, shape))
+        for rank, tensors in planned.items():
+            path = layout.path(directory, *rank)
+            for tensor, offset in _lay_out(path, tensors, layout, rank, iteration):
+                self._places[rank, tensor.chunk, tensor.key] = path, offset
+        self._pending = set(self._places)
+
+    def _part_shape(self, weight: Weight) -> tuple[int, ...]:
+        """Return the shape of a rank's part."""
+        shape = [self._num_rows(weight), *weight.mcore_shape[1:]]
+        if weight.parallel is not None:
+            shape[weight.parallel] //= self._layout.tensor
+        return tuple(shape)
+
+    def _num_rows(self, weight: Weight) -> int:
+        return self._recipe.num_vocab_rows if weight.has_vocab_rows else weight.mcore_shape[0]
+
+    def _copies(self, weight: Weight) -> Iterator[tuple[_Rank, Place]]:
+        """Yield every rank and place that has ``weight``, or a part of it."""
+        for place in self._layout.places(weight, self._recipe.architecture.tie_embeddings):
+            for expert in self._layout.expert_ranks(weight):
+                for tensor in range(self._layout.tensor):
+                    yield (tensor, place.pipeline, expert), place
 
     def write(self, weight: Weight, tensor: Array) -> None:
         """Write every rank's part of one tensor."""
         if weight.has_vocab_rows:
             tensor = pad_rows(tensor, self._recipe.num_vocab_rows)
-        parts = cut(weight, tensor, self._layout.tensor)
-        for place, rank in self._copies(weight):
-            if rank in self._files:
-                self._files[rank].add(place.chunk, place.key, parts[rank[0]])
-
-    def _copies(self, weight: Weight) -> Iterator[tuple[Place, tuple[int, int, int]]]:
-        """Yield every place and rank that has ``weight``, or a part of it."""
-        for place in self._layout.places(weight, self._recipe.architecture.tie_embeddings):
-            for expert in self._layout.expert_ranks(weight):
-                for tensor in range(self._layout.tensor):
-                    yield place, (tensor, place.pipeline, expert)
+        parts = pieces(weight, self._num_rows(weight), self._layout.tensor)
+        for rank, place in self._copies(weight):
+            name = (rank, place.chunk, place.key)
+            self._pending.remove(name)
+            path, offset = self._places[name]
+            file = self._file.open(path)
+            file.seek(offset)
+            for piece in parts[rank[0]]:
+                write_all(file, raw(np.asarray(tensor[piece], order="C")))
 
     def share(self, worker: int, num_workers: int) -> Sequence[Weight]:
-        """Take some of the files, and all weights of which they hold a part."""
-        ordered = sorted(self._files, key=lambda rank: (rank[1], rank[2], rank[0]))
-        bounds = [len(ordered) * part // num_workers for part in (worker, worker + 1)]
-        self._files = {rank: self._files[rank] for rank in ordered[bounds[0] : bounds[1]]}
-        return [
-            weight for weight in self._recipe.weights if any(rank in self._files for _, rank in self._copies(weight))
-        ]
+        """Take a run of the weights; the files are there already, and every tensor has its places in them."""
+        return share_of(self._recipe.weights, worker, num_workers)
 
-    def end_share(self) -> None:
-        """Complete this process's files."""
-        self.finish()
+    def end_share(self) -> set[tuple[_Rank, int, str]]:
+        """Return what was not written."""
+        self._file.close()
+        return self._pending
 
-    def merge(self, results: Sequence[None]) -> None:
-        """Leave the files to the processes that have completed them."""
-        self.close()
-        self._files = {}
+    def merge(self, results: Sequence[set[tuple[_Rank, int, str]]]) -> None:
+        """Note what nobody has written."""
+        self._pending.intersection_update(*results)
 
     def finish(self) -> None:
-        """Write the descriptions and close the files."""
-        last = len(self._layout.stages) - 1
-        for (_, pipeline, _), file in self._files.items():
-            file.finish(self._layout, pipeline == last, self._iteration)
-        self.close()
+        """Close the file that is open. Raises ValueError if a tensor is missing."""
+        self._file.close()
+        if self._pending:
+            raise ValueError(f"tensors never written: {listed(key for _, _, key in self._pending)}")
 
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            file.close()
+
+def _lay_out(
+    path: Path, tensors: Sequence[_Planned], layout: RankLayout, rank: _Rank, iteration: int
+) -> Iterator[tuple[_Planned, int]]:
+    """Write a rank's file with room for its tensors; yield each with the place of its data."""
+    path.parent.mkdir()
+    chunks: list[dict[str, StoredTensor | None]] = [{} for _ in range(layout.num_chunks)]
+    with path.open("wb", buffering=0) as file:
+        archive = ArchiveWriter(file)
+        for tensor in tensors:
+            state = chunks[tensor.chunk]
+            if tensor.key in state:
+                raise ValueError(f"{tensor.key} is written twice")
+            state[tensor.key], offset = archive.reserve(tensor.dtype, tensor.shape)
+            yield tensor, offset
+            module = tensor.key.rpartition(".")[0]
+            if ".linear_" in module or module == "output_layer":  # a linear layer also has an fp8 state, empty here
+                state[f"{module}._extra_state"] = None
+        if rank[1] == len(layout.stages) - 1:  # has an output layer, also where it borrows the embedding's weight
+            chunks[-1].setdefault("output_layer._extra_state", None)
+        named: dict[str, Any] = {layout.chunk_name(number): state for number, state in enumerate(chunks)}
+        archive.finish({**named, "checkpoint_version": _CHECKPOINT_VERSION, "iteration": iteration})
 
 
 @dataclass(frozen=True)
@@ -185,7 +208,7 @@ class RankSource:
             raise UserError(
                 f"{self.directory} has {layers} layers; hf/config.json implies {architecture.num_layers} layers"
             )
-        expected: dict[tuple[int, int, int], set[tuple[int, str]]] = {rank: set() for rank in self._files}
+        expected: dict[_Rank, set[tuple[int, str]]] = {rank: set() for rank in self._files}
         for weight in weights:
             for place in self._layout.places(weight, self._tied):
                 for expert in self._layout.expert_ranks(weight):
@@ -237,13 +260,13 @@ class RankSource:
         """Return the tensor of ``weight.mcore_shape``, joined from the ranks' parts, without padding rows."""
         stored = self._stored(weight)
         stored = stored[:1] if weight.parallel is None else stored
-        parts = []
-        for file, part in stored:
+        num_rows = sum(part.shape[0] for _, part in stored) if weight.parallel == 0 else weight.mcore_shape[0]
+        tensor = np.empty((num_rows, *weight.mcore_shape[1:]), stored[0][1].dtype)
+        for (file, part), of_rank in zip(stored, pieces(weight, num_rows, len(stored)), strict=True):
             try:
-                parts.append(file.reader.read(part))
+                file.reader.read_into(part, [tensor[piece] for piece in of_rank])
             except (ValueError, EOFError) as error:
                 raise UserError(f"{file.path} is damaged at tensor {weight.mcore}: {error}") from None
-        tensor = join(weight, parts)
         return tensor[: weight.mcore_shape[0]] if weight.has_vocab_rows else tensor
 
     def origin(self, weight: Weight) -> str:
@@ -255,9 +278,7 @@ class RankSource:
         self._stack.close()
 
 
-def _arrange(
-    directory: Path, found: Mapping[tuple[int, ...], _Loaded]
-) -> tuple[RankLayout, dict[tuple[int, int, int], _Loaded]]:
+def _arrange(directory: Path, found: Mapping[tuple[int, ...], _Loaded]) -> tuple[RankLayout, dict[_Rank, _Loaded]]:
     """Return the layout, and the files by (tensor, pipeline, expert) rank."""
     numbers = {len(key) for key in found}
     if len(numbers) != 1:

@@ -13,12 +13,13 @@ import struct
 import sys
 import zipfile
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
 import numpy as np
 
-from mindllm.checkpoint.files import read_array, write_all
+from mindllm.checkpoint.files import read_array, read_into, write_all
 from mindllm.checkpoint.pickles import Call, Global, Persistent, dumps
 from mindllm.models.families.arrays import DTYPES, Array, name_of, raw
 
@@ -81,10 +82,24 @@ class ArchiveWriter:
 
     def add(self, tensor: Array) -> StoredTensor:
         """Write the data of a contiguous tensor; return what stands for it in the value given to :meth:`finish`."""
-        entry = str(self._num_tensors)
+        stored, _ = self._begin_tensor(tensor.dtype, tensor.shape)
+        write_all(self._file, raw(tensor))
+        return stored
+
+    def reserve(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[StoredTensor, int]:
+        """Leave room for a contiguous tensor; return what stands for it, and where in the file its data goes."""
+        stored, num_bytes = self._begin_tensor(dtype, shape)
+        place = self._file.tell()
+        self._file.seek(num_bytes, io.SEEK_CUR)
+        return stored, place
+
+    def _begin_tensor(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[StoredTensor, int]:
+        """Begin the entry of a tensor; return what stands for it, and its size in bytes."""
+        stored = StoredTensor(str(self._num_tensors), dtype, shape)
         self._num_tensors += 1
-        self._write(f"data/{entry}", raw(tensor))
-        return StoredTensor(entry, tensor.dtype, tensor.shape)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        self._begin(f"data/{stored.entry}", num_bytes)
+        return stored, num_bytes
 
     def finish(self, value: object) -> None:
         """Write the description of ``value``, in which :class:`StoredTensor` stand for tensors, and the directory."""
@@ -103,16 +118,20 @@ class ArchiveWriter:
         directory += _END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, _MAX32, _MAX32, 0)
         write_all(self._file, memoryview(directory))
 
-    def _write(self, name: str, data: bytes | memoryview) -> None:
-        """Write one entry, its data at a multiple of 64 bytes from the start."""
-        raw, size = f"{_NAME}/{name}".encode(), len(data)
+    def _write(self, name: str, data: bytes) -> None:
+        """Write one entry."""
+        self._begin(name, len(data))
+        write_all(self._file, memoryview(data))
+
+    def _begin(self, name: str, size: int) -> None:
+        """Write what precedes the data of one entry, which then starts at a multiple of 64 bytes from the start."""
+        raw = f"{_NAME}/{name}".encode()
         offset = self._file.tell() - self._start
         zip64 = struct.pack("<2H2Q", 1, 16, size, size)
         padding = -(offset + _LOCAL.size + len(raw) + len(zip64) + 4) % _ALIGNMENT
         extra = zip64 + struct.pack("<2sH", b"FB", padding) + b"Z" * padding
         header = _LOCAL.pack(b"PK\3\4", 45, 0, 0, 0, _DATE_1980, 0, _MAX32, _MAX32, len(raw), len(extra))
         write_all(self._file, memoryview(header + raw + extra))
-        write_all(self._file, memoryview(data))
         self._entries.append((raw, size, offset))
 
 
@@ -175,17 +194,35 @@ class ArchiveReader:
 
     def read(self, tensor: StoredTensor) -> Array:
         """Return the tensor's data in a new buffer."""
-        place, size = self._place(f"data/{tensor.entry}")
-        width = tensor.dtype.itemsize
-        count = tensor.extent
-        if (tensor.offset + count) * width > size:
-            raise ValueError(f"its entry data/{tensor.entry} is too short")
-        shape = tensor.shape if tensor.is_contiguous else (count,)
-        array = read_array(self._file, place + tensor.offset * width, tensor.dtype, shape)
+        shape = tensor.shape if tensor.is_contiguous else (tensor.extent,)
+        array = read_array(self._file, self._first_byte(tensor), tensor.dtype, shape)
         if tensor.is_contiguous:
             return array
-        strides = [step * width for step in tensor.stride or ()]
+        strides = [step * tensor.dtype.itemsize for step in tensor.stride or ()]
         return np.ascontiguousarray(np.lib.stride_tricks.as_strided(array, tensor.shape, strides))
+
+    def read_into(self, tensor: StoredTensor, arrays: Sequence[Array]) -> None:
+        """Fill ``arrays`` with the tensor's rows, one after the other. Raises ValueError when it has another shape."""
+        ends = np.cumsum([len(array) for array in arrays])
+        shape = (int(ends[-1]), *arrays[0].shape[1:])
+        if tensor.shape != shape:
+            raise ValueError(f"it has shape {tensor.shape}, not {shape}")
+        if tensor.is_contiguous and all(array.flags.c_contiguous for array in arrays):
+            begin = self._first_byte(tensor)
+            for array in arrays:
+                read_into(self._file, begin, array)
+                begin += array.nbytes
+        else:
+            for array, rows in zip(arrays, np.split(self.read(tensor), ends[:-1]), strict=True):
+                array[...] = rows
+
+    def _first_byte(self, tensor: StoredTensor) -> int:
+        """Return where in the file its first element lies."""
+        place, size = self._place(f"data/{tensor.entry}")
+        width = tensor.dtype.itemsize
+        if (tensor.offset + tensor.extent) * width > size:
+            raise ValueError(f"its entry data/{tensor.entry} is too short")
+        return place + tensor.offset * width
 
 
 class _View(io.RawIOBase):
