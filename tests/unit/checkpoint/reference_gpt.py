@@ -124,6 +124,7 @@ def _config(architecture: Architecture) -> TransformerConfig:
         pipeline_dtype=torch.float32,
         tensor_model_parallel_size=mpu.get_tensor_model_parallel_world_size(),
         pipeline_model_parallel_size=mpu.get_pipeline_model_parallel_world_size(),
+        virtual_pipeline_model_parallel_size=mpu.get_virtual_pipeline_model_parallel_world_size(),
         expert_model_parallel_size=mpu.get_expert_model_parallel_world_size(),
         gradient_accumulation_fusion=False,
         persist_layer_norm=False,
@@ -136,12 +137,12 @@ def _config(architecture: Architecture) -> TransformerConfig:
     )
 
 
-def build_reference(architecture: Architecture) -> GPTModel:
-    """Build this rank's part of the model; its sharded keys carry Transformer Engine's names."""
+def build_reference(architecture: Architecture, vp_stage: int | None = None) -> GPTModel:
+    """Build this rank's part of the model, or one chunk of it; its sharded keys carry Transformer Engine's names."""
     config = _config(architecture)
-    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
+    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage)
     block.layer_norm = RMSNorm
-    for layer, spec in enumerate(block.layer_specs, start=get_transformer_layer_offset(config)):
+    for layer, spec in enumerate(block.layer_specs, start=get_transformer_layer_offset(config, vp_stage)):
         modules, attention = spec.submodules, spec.submodules.self_attention.submodules
         modules.input_layernorm = modules.pre_mlp_layernorm = RMSNorm
         attention.core_attention = _Attention
@@ -160,8 +161,9 @@ def build_reference(architecture: Architecture) -> GPTModel:
         transformer_layer_spec=block,
         vocab_size=architecture.vocab_size,
         max_sequence_length=architecture.max_position_embeddings,
-        pre_process=mpu.is_pipeline_first_stage(),
-        post_process=mpu.is_pipeline_last_stage(),
+        pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+        post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
+        vp_stage=vp_stage,
         share_embeddings_and_output_weights=architecture.tie_embeddings,
         position_embedding_type="rope",
         rotary_percent=architecture.rotary_fraction,
@@ -172,20 +174,23 @@ def build_reference(architecture: Architecture) -> GPTModel:
     return model.eval()
 
 
-def load_reference(architecture: Architecture, iteration_dir: Path) -> GPTModel:
-    """Build the model and let megatron-core load every parameter of it."""
-    model = build_reference(architecture)
-    for parameter in model.parameters():
+def load_reference(architecture: Architecture, iteration_dir: Path) -> list[GPTModel]:
+    """Build this rank's model, or all its chunks, and let megatron-core load every parameter of it."""
+    stages = range(mpu.get_virtual_pipeline_model_parallel_world_size() or 0)
+    chunks = [build_reference(architecture, stage) for stage in stages] or [build_reference(architecture)]
+    for parameter in (parameter for chunk in chunks for parameter in chunk.parameters()):
         parameter.data.fill_(torch.nan)
-    loaded = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(iteration_dir))
-    model.load_state_dict(loaded["model"])
-    assert all(parameter.isfinite().all() for parameter in model.parameters())
-    return model
+    wanted = {str(number): chunk.sharded_state_dict() for number, chunk in enumerate(chunks)}
+    loaded = dist_checkpointing.load(wanted, str(iteration_dir))
+    for number, chunk in enumerate(chunks):
+        chunk.load_state_dict(loaded[str(number)])
+        assert all(parameter.isfinite().all() for parameter in chunk.parameters())
+    return chunks
 
 
 def reference_logits(architecture: Architecture, iteration_dir: Path, tokens: torch.Tensor) -> torch.Tensor:
     """Return the logits [batch, tokens, vocab] of the converted checkpoint for ``tokens`` [batch, tokens]."""
-    model = load_reference(architecture, iteration_dir)
+    (model,) = load_reference(architecture, iteration_dir)
     positions = torch.arange(tokens.shape[1]).expand_as(tokens)
     with torch.no_grad():
         return model(tokens, positions, attention_mask=None)

@@ -38,18 +38,26 @@ def with_fused_norms(state: State) -> State:
     return result
 
 
-def _state(hf: Path, directory: Path, layout: Layout, expert: int) -> tuple[str, State]:
-    """Return this rank's directory name, and the state of megatron-core's model filled from ``directory``."""
+def _states(hf: Path, directory: Path, layout: Layout, expert: int) -> tuple[str, dict[str, State]]:
+    """Return this rank's directory name, and the states of megatron-core's model chunks filled from ``directory``."""
     mpu.destroy_model_parallel()
-    mpu.initialize_model_parallel(layout.tensor, layout.pipeline, expert_model_parallel_size=expert)
-    model = load_reference(load_architecture(hf), directory)
+    mpu.initialize_model_parallel(
+        layout.tensor, layout.pipeline, layout.virtual_pipeline, expert_model_parallel_size=expert
+    )
+    chunks = load_reference(load_architecture(hf), directory)
+    names = ["model"] if len(chunks) == 1 else [f"model{number}" for number in range(len(chunks))]
+    states = {name: dict(chunk.state_dict()) for name, chunk in zip(names, chunks, strict=True)}
     name = f"mp_rank_{mpu.get_tensor_model_parallel_rank():02d}"
     name += f"_{mpu.get_pipeline_model_parallel_rank():03d}" if layout.pipeline > 1 else ""
     name += f"_{mpu.get_expert_model_parallel_rank():03d}" if expert > 1 else ""
-    return name, dict(model.state_dict())
+    return name, states
 
 
-LAYOUTS = {"tp2": (Layout(tensor=2), 1), "pp2": (Layout(pipeline=2), 1), "tp2ep2": (Layout(tensor=2), 2)}
+LAYOUTS = {
+    "tp2ep2": (Layout(tensor=2), 2),
+    "pp2ep2": (Layout(pipeline=2), 2),
+    "pp2vpp2": (Layout(pipeline=2, virtual_pipeline=2), 1),
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -65,18 +73,21 @@ def test_files_hold_exactly_the_state_of_the_model_megatron_builds(tmp_path: Pat
         tensor_parallel_size=sizes.tensor,
         pipeline_parallel_size=sizes.pipeline,
         expert_parallel_size=expert,
+        num_layers_per_virtual_pipeline_stage=1 if sizes.virtual_pipeline else None,
     )
-    ranks = run_ranks(sizes, expert, _state, hf, reference, sizes, expert)
-    assert {path.name for path in written.glob("mp_rank_*")} == {name for name, _ in ranks}
-    for name, state in ranks:
-        ours = torch.load(written / name / "model_optim_rng.pt", weights_only=True)["model"]
-        theirs = with_fused_norms(state)
-        assert ours.keys() == theirs.keys()
-        for key, value in theirs.items():
-            # Transformer Engine's down projections are whole on every rank, the local ones are cut.
-            if key.endswith("_down_proj.weight") and sizes.tensor > 1:
-                value = torch.cat([state[key] for rank, state in sorted(ranks) if rank[10:] == name[10:]])
-            assert value is None if ours[key] is None else torch.equal(ours[key], value), key
+    ranks = dict(run_ranks(sizes, expert, _states, hf, reference, sizes, expert))
+    assert {path.name for path in written.glob("mp_rank_*")} == ranks.keys()
+    for name, chunks in ranks.items():
+        written_chunks = torch.load(written / name / "model_optim_rng.pt", weights_only=True)
+        assert {key for key in written_chunks if key.startswith("model")} == chunks.keys()
+        for chunk, state in chunks.items():
+            ours, theirs = written_chunks[chunk], with_fused_norms(state)
+            assert ours.keys() == theirs.keys()
+            for key, value in theirs.items():
+                # Transformer Engine's down projections are whole on every rank, the local ones are cut.
+                if key.endswith("_down_proj.weight") and sizes.tensor > 1:
+                    value = torch.cat([ranks[rank][chunk][key] for rank in sorted(ranks) if rank[10:] == name[10:]])
+                assert value is None if ours[key] is None else torch.equal(ours[key], value), key
 
 
 def grouped(state: State, num_local: int) -> State:
