@@ -15,6 +15,7 @@ from mindllm.models.families import Architecture, family_of, fp8_block, load_arc
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
 INFO_NAME = "mindllm.json"
 FORMAT_VERSION = 1
+_RELEASE = "release"  # Megatron's name for the one iteration of a converted model
 
 _HF_PATTERNS = (
     *("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
@@ -52,19 +53,27 @@ def latest_iteration_dir(directory: str | Path) -> Path:
     """
     tracker = Path(directory) / TRACKER_NAME
     if not tracker.is_file():
-        hint = ""
-        if re.fullmatch(r"iter_\d{7}", Path(directory).name):
-            hint = "; give the directory above it"
-        elif (Path(directory) / "config.json").is_file():
-            hint = "; it is a Hugging Face model: convert it with convert_ckpt.py first"
-        raise UserError(f"{directory} is not a checkpoint directory, it has no {TRACKER_NAME}{hint}")
+        raise UserError(f"{directory} is not a checkpoint directory, {_why(Path(directory))}")
     text = tracker.read_text(encoding="utf-8", errors="replace").strip()
-    if not text.isdecimal():
-        raise UserError(f"{tracker} holds {text!r}; the number of an iteration is needed")
-    path = iteration_dir(directory, int(text))
+    if not text.isdecimal() and text != _RELEASE:
+        raise UserError(f"{tracker} holds {text!r}; the number of an iteration, or '{_RELEASE}', is needed")
+    path = Path(directory) / _RELEASE if text == _RELEASE else iteration_dir(directory, int(text))
     if not path.is_dir():
         raise UserError(f"{tracker} names iteration {text}, but {path} does not exist")
     return path
+
+
+def _why(directory: Path) -> str:
+    """Say what a directory without a tracker lacks, and what was probably meant."""
+    if not directory.exists():
+        return "it does not exist"
+    missing = f"it has no {TRACKER_NAME}"
+    if re.fullmatch(rf"iter_\d{{7}}|{_RELEASE}", directory.name):
+        return f"{missing}; give the directory above it"
+    if (directory / "config.json").is_file():
+        return f"{missing}; it is a Hugging Face model: convert it with convert_ckpt.py first"
+    below = sorted(str(path.parent) for depth in ("*", "*/*") for path in directory.glob(f"{depth}/{TRACKER_NAME}"))
+    return f"{missing}; there is one in {' and in '.join(below)}" if below else missing
 
 
 def read_checkpoint_info(iteration_dir: str | Path) -> CheckpointInfo:
@@ -92,8 +101,10 @@ def read_checkpoint_info(iteration_dir: str | Path) -> CheckpointInfo:
             head=values.get("head", "lm"),
         )
         stated = {"family": values["family"], "vocab_size": info.vocab_size, "tie_embeddings": values["tie_embeddings"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is broken: {error!r}") from None
+    except KeyError as error:
+        raise UserError(f"{path} is broken: it has no key {error}") from None
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is broken: {error}") from None
     if version != FORMAT_VERSION:
         raise UserError(f"{path} has format_version {version}; this version reads {FORMAT_VERSION}")
     if info.head not in HEADS or (info.head == "lm") == architecture.scalar_head:

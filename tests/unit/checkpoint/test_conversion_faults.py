@@ -19,7 +19,7 @@ from mindllm.checkpoint.cli import main
 from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter
 from mindllm.errors import UserError
 from mindllm.models.families.arrays import from_torch, to_torch
-from tests.unit.checkpoint.tiny_models import edit_config, edit_tensors, make_hf_model, read_all
+from tests.unit.checkpoint.tiny_models import assert_same_tensors, edit_config, edit_tensors, make_hf_model, read_all
 
 ROOT = Path(__file__).parents[3]
 
@@ -119,7 +119,7 @@ def test_nan_is_reported_when_verifying(hf: Path, tmp_path: Path) -> None:
 
 def test_a_parallel_size_that_does_not_fit_is_refused_with_the_nearest_that_do(hf: Path, tmp_path: Path) -> None:
     message = refused(hf, tmp_path, tensor_parallel_size=3)
-    assert "3 does not divide num_attention_heads 4, num_key_value_heads 2" in message and "[1, 2]" in message
+    assert "3 does not divide num_attention_heads 4, num_key_value_heads 2" in message and "[1, 2, 4]" in message
     message = refused(hf, tmp_path, pipeline_parallel_size=3)
     assert "3 does not divide num_layers 4; the nearest that do are [1, 2, 4]" in message
 
@@ -192,8 +192,26 @@ def test_checkpoint_directories_that_are_none_are_refused(mcore: Path, hf: Path,
         convert_mcore_to_hf(hf, tmp_path / "result")
     (mcore / "latest_checkpointed_iteration.txt").write_text("3")
     assert "names iteration 3, but" in refused(mcore, tmp_path)
+    (mcore / "latest_checkpointed_iteration.txt").write_text("final")
+    assert "holds 'final'" in refused(mcore, tmp_path)
+    with pytest.raises(UserError, match="absent is not a checkpoint directory, it does not exist"):
+        convert_mcore_to_hf(tmp_path / "absent", tmp_path / "result")
+
+
+def test_the_checkpoints_below_a_run_directory_are_named(hf: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "run" / "checkpoints"
+    for role in ("actor", "critic"):
+        convert_hf_to_mcore(hf, saved / role)
+    message = refused(tmp_path / "run", tmp_path)
+    assert message.endswith(f"there is one in {saved}/actor and in {saved}/critic")
+
+
+def test_the_release_of_a_megatron_checkpoint_is_read(mcore: Path, hf: Path, tmp_path: Path) -> None:
+    latest_iteration_dir(mcore).rename(mcore / "release")
     (mcore / "latest_checkpointed_iteration.txt").write_text("release")
-    assert "holds 'release'" in refused(mcore, tmp_path)
+    assert_same_tensors(read_all(hf), read_all(convert_mcore_to_hf(mcore, tmp_path / "back")))
+    with pytest.raises(UserError, match="give the directory above it"):
+        convert_mcore_to_hf(mcore / "release", tmp_path / "result")
 
 
 def test_broken_checkpoint_descriptions_are_refused(mcore: Path, tmp_path: Path) -> None:
@@ -203,7 +221,9 @@ def test_broken_checkpoint_descriptions_are_refused(mcore: Path, tmp_path: Path)
         path.write_text(json.dumps({**values, **changes}))
         assert said in refused(mcore, tmp_path)
     path.write_text("{}")
-    assert "mindllm.json is broken" in refused(mcore, tmp_path)
+    assert "mindllm.json is broken: it has no key 'format_version'" in refused(mcore, tmp_path)
+    path.write_text("[")
+    assert "mindllm.json is broken: Expecting value" in refused(mcore, tmp_path)
     path.unlink()
     assert "was not written by mindllm" in refused(mcore, tmp_path)
 
