@@ -1,5 +1,6 @@
 """Run a post-training stage from a YAML configuration: `python posttrain_gpt.py --help`."""
 
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -46,4 +47,6 @@ def _run(command: "Command") -> None:
 
 
 if __name__ == "__main__":
+    # A scheduler's SIGTERM ends a run as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import threading
 import time
 from pathlib import Path
@@ -32,6 +33,7 @@ class RayCluster:
         environment = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
         environment = {"OMP_NUM_THREADS": "1", **environment, "PYTHONPATH": str(REPOSITORY)}
         address = os.environ.get("RAY_ADDRESS", "local")
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 address=address,
@@ -42,6 +44,8 @@ class RayCluster:
             )
         except (ConnectionError, RayError) as error:
             raise UserError(f"RAY_ADDRESS={address}: cannot join this Ray cluster ({error})") from error
+        if callable(on_sigterm):  # Ray has put its own in place, which prints a stack and ends without cleaning up
+            signal.signal(signal.SIGTERM, on_sigterm)
 
     @property
     def has_gpus(self) -> bool:
@@ -168,9 +172,9 @@ class RayRanks:
     def _signal(self, rank: int) -> str:
         """A fault's handler leaves its name in the log; the one signal that leaves no trace is SIGKILL."""
         tail = self._tail(rank)
-        for marker, signal in _FAULT_MARKERS.items():
+        for marker, name in _FAULT_MARKERS.items():
             if marker in tail:
-                return f"signal {signal}"
+                return f"signal {name}"
         return "signal 9 (SIGKILL: kill -9, or the kernel out of memory)"
 
     def _tail(self, rank: int) -> str:

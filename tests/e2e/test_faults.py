@@ -76,6 +76,19 @@ def test_a_killed_worker_ends_the_run_with_its_obituary_and_the_same_command_res
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.ray
+def test_a_run_that_a_scheduler_terminates_ends_as_one_that_is_interrupted(workspace, tmp_path):
+    process = start(workspace.arguments("grpo", tmp_path / "run", *SHORT, *RAY))
+    wait_until(process, lambda: lines_logged(tmp_path / "run") >= 1)
+    started = descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    outcome = finish(process, timeout_s=60)
+    assert outcome.status == 130
+    assert outcome.err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in outcome.err and "SIGTERM" not in outcome.err
+    assert_gone(started)
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 def test_an_exception_in_a_worker_ends_the_run_with_the_workers_own_traceback(workspace: Workspace, tmp_path: Path):
