@@ -316,9 +316,15 @@ def test_tokens_equal_those_of_hugging_face_and_of_every_other_layout(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize(("slots", "cases"), [(1, ["plain"]), (FEW_SLOTS, list(CASES)), (None, list(CASES))])
-def test_tokens_of_the_tied_model_equal_those_of_hugging_face_at_every_layout(
+@pytest.mark.parametrize(
+    ("name", "slots", "cases"),
+    [
+        *((name, FEW_SLOTS, list(CASES)) for name in ("tp1", "dp2", "tp2-pp2", "pp2-vpp2", "tp2-sp")),
+        ("pp2", 1, ["plain"]),
+        ("tp2-pp2", None, QUICK),
+    ],
+)
+def test_tokens_of_the_tied_model_equal_those_of_hugging_face_at_layouts_and_slot_counts(
     name: str,
     slots: int | None,
     cases: list[str],
