@@ -41,7 +41,9 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--input", nargs="+", required=True, help="files, globs, directories, or directories that datasets saved"
     )
-    group.add_argument("--output-prefix", required=True, type=Path, help="outputs are PREFIX_{key}_document.bin, ...")
+    group.add_argument(
+        "--output-prefix", required=True, type=_prefix, help="outputs are PREFIX_{key}_document.bin, ..."
+    )
     group.add_argument("--overwrite", action="store_true", help="replace data already under the prefix")
     group.add_argument("--handler-name", required=True, help=", ".join(handler_names()))
     group.add_argument("--handler-file", help="python file of your own that registers the handler")
@@ -156,6 +158,12 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be numbers with commas between, found {text}") from error
+
+
+def _prefix(text: str) -> Path:
+    if text.endswith("/"):
+        raise argparse.ArgumentTypeError(f"{text} is a directory; add how the files' names begin, as in {text}train")
+    return Path(text)
 
 
 def _mapping(text: str) -> dict[str, Any]:

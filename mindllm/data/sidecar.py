@@ -108,11 +108,21 @@ def _table(rows: list[dict[str, Any]]) -> "pa.Table":
     names = dict.fromkeys(name for row in rows for name in row)
     arrays = []
     for name in names:
+        values = [row.get(name) for row in rows]
         try:
-            arrays.append(pa.array([row.get(name) for row in rows]))
+            arrays.append(pa.array(values))
         except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
-            raise UserError(f"column '{name}' holds values that do not go together: {error}") from error
+            raise UserError(
+                f"column '{name}' holds values that do not go together: {_unlike(values) or error}"
+            ) from error
     return pa.table(arrays, names=list(names))
+
+
+def _unlike(values: Sequence[Any]) -> str | None:
+    """Show two values of different types, if there are any."""
+    present = [value for value in values if value is not None]
+    others = [value for value in present if type(value) is not type(present[0])]
+    return f"{present[0]!r:.60} and {others[0]!r:.60}" if others else None
 
 
 def _write(file: IO[bytes], table: "pa.Table") -> None:

@@ -52,6 +52,7 @@ def test_a_good_run_prints_its_counts_and_speed(run: Run, tmp_path: Path, capsys
     [
         ({"input": "nowhere.jsonl"}, "no such file or directory"),
         ({"input": None}, "the following arguments are required: --input"),
+        ({"output_prefix": "out/"}, "out/ is a directory; add how the files' names begin, as in out/train"),
         ({"handler_name": "PPOAlpacaInstructionHandler"}, f"did you mean '{PPO}'"),
         ({"prompt_type": "chatlm"}, "did you mean 'chatml'"),
         ({"prompt_type": "llama3"}, "has no BOS token"),
