@@ -33,14 +33,19 @@ class RayCluster:
         environment = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
         environment = {"OMP_NUM_THREADS": "1", **environment, "PYTHONPATH": str(REPOSITORY)}
         address = os.environ.get("RAY_ADDRESS", "local")
+        is_local = address == "local"
+        if is_local:
+            # What is started here inherits it; with a runtime_env, Ray would start others than the processes it has
+            # ready, which takes seconds.
+            os.environ.update(environment)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 address=address,
-                include_dashboard=False if address == "local" else None,
+                include_dashboard=False if is_local else None,
                 log_to_driver=False,
                 logging_level="error",
-                runtime_env={"env_vars": environment},
+                runtime_env=None if is_local else {"env_vars": environment},
             )
         except (ConnectionError, RayError) as error:
             raise UserError(f"RAY_ADDRESS={address}: cannot join this Ray cluster ({error})") from error
