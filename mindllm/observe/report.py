@@ -25,7 +25,7 @@ def build_report(
     for label, name in headline.items():
         values = [float(record[name]) for record in records if record.get(name) is not None]
         if values:
-            ends = min(_ENDS, (len(values) + 1) // 2)
+            ends = max(1, min(_ENDS, len(values) // 2))
             report[label] = {"metric": name, "first": fmean(values[:ends]), "last": fmean(values[-ends:]), "over": ends}
     return report
 

@@ -230,6 +230,15 @@ def test_the_report_compares_both_ends_of_the_whole_run(tmp_path, capsys):
     assert "reward: 0.1375 -> 0.8875 (means of 10 iterations)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("length", "first", "last", "over"), [(1, 1, 1, 1), (5, 1.5, 4.5, 2), (6, 2, 5, 3)])
+def test_the_two_ends_of_a_short_run_have_no_iteration_in_common(tmp_path, length, first, last, over):
+    with RunLog(tmp_path, ["jsonl"], length) as log:
+        for iteration in range(1, length + 1):
+            log.log(iteration, {"critic/score/mean": iteration})
+    report = json.loads((tmp_path / "report.json").read_text())["reward"]
+    assert (report["first"], report["last"], report["over"]) == (first, last, over)
+
+
 def test_iterations_are_counted_without_a_metrics_file_too(tmp_path, capsys):
     with RunLog(tmp_path, ["tensorboard"], 3) as log:
         log.truncate_after(1)
