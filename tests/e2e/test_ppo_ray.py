@@ -62,29 +62,47 @@ def test_phases_that_need_not_wait_for_each_other_do_not(ppo_workspace, tmp_path
     }
 
 
+GREEDY = [
+    "training.train_iters=3",
+    "training.global_batch_size=40",
+    f"{ACTOR}.do_sample=false",
+    f"{ACTOR}.ppo_mini_batch_size=20",
+    "critic.critic_mini_batch_size=20",
+    f"{ACTOR}.lr=3e-3",
+]
+
+
+@pytest.fixture(scope="module")
+def greedy_responses(ppo_workspace, tmp_path_factory) -> dict[str, dict[int, str]]:
+    """Samples file -> prompt -> response, of one process: every prompt in every iteration."""
+    run_dir = tmp_path_factory.mktemp("greedy") / "run"
+    post_train(ppo_workspace.arguments("ppo", run_dir, *GREEDY))
+    found = responses_of(run_dir)
+    assert len(found) == 3
+    first, second, third = found.values()
+    assert first != second != third  # the second and third show whether updates arrived
+    return found
+
+
+def responses_of(run_dir: Path) -> dict[str, dict[int, str]]:
+    return {
+        file: {row["prompt_index"]: row["response"] for row in rows} for file, rows in sorted(samples(run_dir).items())
+    }
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_generation_ranks_give_the_tokens_that_training_ranks_would(name, ppo_workspace, tmp_path):
-    """Greedy, with every prompt in every iteration: the second and third show whether updates arrived."""
+def test_generation_ranks_give_the_tokens_that_training_ranks_would(name, greedy_responses, ppo_workspace, tmp_path):
     layout, inference = LAYOUTS[name]
-    common = [f"{key}={value}" for key, value in layout.items()]
-    common += ["training.train_iters=3", "training.global_batch_size=40", f"{ACTOR}.do_sample=false"]
-    common += [f"{ACTOR}.ppo_mini_batch_size=20", "critic.critic_mini_batch_size=20", f"{ACTOR}.lr=3e-3"]
-    common += [f"{key.replace(ACTOR, 'actor_rollout_ref.ref')}=1" for key in layout]
-    alone = ["resource_pool.critic=1", "resource_pool.ref=critic", "resource_pool.reward=critic"]
-    apart = [f"{ACTOR}.num_gpus_for_infer={inference}", f"{ACTOR}.inference_tensor_model_parallel_size={inference}"]
-    pools = {"together": ["resource_pool.actor_rollout=2"], "apart": [f"resource_pool.actor_rollout={2 + inference}"]}
-    for kind, more in (("together", []), ("apart", apart)):
-        run_process(ppo_workspace.arguments("ppo", tmp_path / kind, *RAY, *common, *alone, *pools[kind], *more))
-    together, separate = samples(tmp_path / "together"), samples(tmp_path / "apart")
-    responses = []
-    for file in sorted(together):
-        texts = [{row["prompt_index"]: row["response"] for row in run[file]} for run in (together, separate)]
-        assert texts[0] == texts[1], file
-        responses.append(texts[0])
-    assert len(responses) == 3 and responses[0] != responses[1] != responses[2]
-    assert all(line["rollout/logprob_deviation_max"] < 1e-4 for line in metrics(tmp_path / "apart"))
-    assert len(list((tmp_path / "apart/logs").glob("rollout_rank*.log"))) == inference
-    lines = [json.loads(line) for line in (tmp_path / "apart/metrics.jsonl").open()]
+    more = [f"{key}={value}" for key, value in layout.items()]
+    more += [f"{key.replace(ACTOR, 'actor_rollout_ref.ref')}=1" for key in layout]
+    more += ["resource_pool.critic=1", "resource_pool.ref=critic", "resource_pool.reward=critic"]
+    more += [f"{ACTOR}.num_gpus_for_infer={inference}", f"{ACTOR}.inference_tensor_model_parallel_size={inference}"]
+    more += [f"resource_pool.actor_rollout={2 + inference}"]
+    run_process(ppo_workspace.arguments("ppo", tmp_path / "run", *RAY, *GREEDY, *more))
+    assert responses_of(tmp_path / "run") == greedy_responses
+    assert all(line["rollout/logprob_deviation_max"] < 1e-4 for line in metrics(tmp_path / "run"))
+    assert len(list((tmp_path / "run/logs").glob("rollout_rank*.log"))) == inference
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
     assert all(PHASES <= intervals(line).keys() for line in lines)
 
 
