@@ -1,7 +1,7 @@
 """Reading and writing whole arrays: one file open at a time, no buffer in between."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Literal, Self
 
 import numpy as np
@@ -9,7 +9,21 @@ import numpy as np
 from mindllm.models.families.arrays import Array, raw
 
 
-class LastFile:
+class Closing(ABC):
+    """Something that is closed at the end of a ``with`` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LastFile(Closing):
     """Keeps the file that was used last open, for the next use."""
 
     def __init__(self, mode: Literal["rb", "r+b"] = "rb") -> None:
@@ -29,14 +43,6 @@ class LastFile:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def read_array(file: IO[bytes], offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

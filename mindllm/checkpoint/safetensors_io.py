@@ -10,12 +10,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from mindllm.checkpoint.files import LastFile, read_into, write_all
+from mindllm.checkpoint.files import Closing, LastFile, read_into, write_all
 from mindllm.errors import UserError
 from mindllm.models.families.arrays import DTYPES, Array, raw
 
@@ -63,7 +62,7 @@ class PlannedTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class SafetensorsReader:
+class SafetensorsReader(Closing):
     """All tensors of a directory with one file ``single_name``, or shards that ``model.safetensors.index.json`` lists.
 
     The constructor reads and validates the headers and the index. Raises UserError naming the file for a missing or
@@ -120,14 +119,6 @@ class SafetensorsReader:
     def close(self) -> None:
         """Close the shard that is open, if one is."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from mindllm.checkpoint.dist_metadata import (
     read_metadata,
     write_metadata,
 )
-from mindllm.checkpoint.files import LastFile, write_all
+from mindllm.checkpoint.files import Closing, LastFile, write_all
 from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor
 from mindllm.errors import UserError
 from mindllm.models.families.arrays import Array
@@ -59,7 +58,7 @@ class Written:
         self.places |= other.places
 
 
-class TorchDistWriter:
+class TorchDistWriter(Closing):
     """Writes a torch_dist directory; it is readable only after :meth:`finish`.
 
     Several writers may fill one directory, each the data file of its ``part``; one of them finishes it after adding
@@ -138,16 +137,8 @@ class TorchDistWriter:
                 file.write(common)
         (self.directory / "metadata.json").write_text(json.dumps(_BACKEND), encoding="utf-8")
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class TorchDistReader:
+class TorchDistReader(Closing):
     """Reads tensors of a torch_dist directory saved at any layout.
 
     The constructor reads ``.metadata`` through an allow-list and checks that every data file is long enough. Raises
@@ -259,14 +250,6 @@ class TorchDistReader:
     def close(self) -> None:
         """Close the data file that is open, if one is."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _intersection(
