@@ -49,9 +49,9 @@ def still_alive(processes: set[Identity]) -> dict[int, str]:
     return alive
 
 
-def assert_gone(processes: set[Identity], timeout_s: float = 60) -> None:
-    """Wait until all have ended."""
+def assert_gone(processes: set[Identity], timeout_s: float = 60, apart_from: tuple[str, ...] = ()) -> None:
+    """Wait until all have ended, apart from those whose command lines begin with ``apart_from``."""
     deadline = time.monotonic() + timeout_s
-    while alive := still_alive(processes):
+    while alive := {pid: name for pid, name in still_alive(processes).items() if not name.startswith(apart_from)}:
         assert time.monotonic() < deadline, f"still running after {timeout_s:g} s: {alive}"
         time.sleep(0.1)

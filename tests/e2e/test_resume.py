@@ -167,7 +167,8 @@ def test_a_sharded_run_under_ray_resumes_to_the_same_end(workspace, held, tmp_pa
     arguments = workspace.arguments("grpo", tmp_path / "run", *overrides)
     started = kill_when(start(arguments), held(4))
     assert len(started) > 5, "Ray's processes were not seen"
-    assert_gone(started, timeout_s=90)  # Ray's own agents try for a minute to report their raylet's end
+    # Ray's own agents try for a minute to report their raylet's end, which nothing waits for.
+    assert_gone(started, timeout_s=30, apart_from=("ray::DashboardAgent", "ray::RuntimeEnvAgent"))
     release(tmp_path)
     assert "resuming after iteration 3 of 6" in run_process(arguments).out
     assert_equal_runs(tmp_path / "run", tmp_path / "whole", tmp_path)

