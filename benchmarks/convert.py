@@ -4,7 +4,8 @@
     python benchmarks/convert.py --memory    8 GB of bf16 in few distinct layers: peak memory of every direction
 
 Every measured command runs in a process of its own, on files that were written and synced before and dropped from the
-page cache as far as the kernel follows the advice; what it writes is synced within the measured time.
+page cache as far as the kernel follows the advice, and after a pause, in which a virtual machine gives memory that the
+command before has freed back to its host; what it writes is synced within the measured time.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+PAUSE_S = 4
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -85,6 +87,7 @@ def measure(command: list[str], source: Path, target: Path) -> Measured:
     """Run ``command`` from ``source`` to ``target`` and measure it."""
     shutil.rmtree(target, ignore_errors=True)
     forget(source)
+    time.sleep(PAUSE_S)
     begin = time.perf_counter()
     code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
     code += "used = resource.getrusage(resource.RUSAGE_CHILDREN);"

@@ -149,6 +149,9 @@ def _convert(options: argparse.Namespace) -> None:
         verify=options.verify,
         dry_run=options.dry_run,
     )
+    from mindllm.checkpoint.files import keep_freed_memory
+
+    keep_freed_memory()
     convert(options.load_dir, options.save_dir, settings, _print)
 
 

@@ -1,5 +1,6 @@
 """Reading and writing whole arrays: one file open at a time, no buffer in between."""
 
+import ctypes
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import IO, Any, Literal, Self
@@ -7,6 +8,10 @@ from typing import IO, Any, Literal, Self
 import numpy as np
 
 from mindllm.models.families.arrays import Array, raw
+
+# For larger writes Linux caches the file in large folios; a virtual machine waits four times as long for their memory.
+_WRITE_BYTES = 2**18
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 class Closing(ABC):
@@ -45,6 +50,18 @@ class LastFile(Closing):
             self._file = None
 
 
+def keep_freed_memory() -> None:
+    """Let the arrays of this process have the memory of those before, where the C library is glibc.
+
+    It otherwise gives large arrays back to the system one by one, and getting and clearing the next one's memory takes
+    as long as reading a file into it.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
 def read_array(file: IO[bytes], offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return the array that lies at ``offset``. Raises EOFError when the file ends before it does."""
     array = np.empty(shape, dtype)
@@ -67,4 +84,4 @@ def write_all(file: IO[bytes], data: memoryview) -> None:
     """Write all of ``data``, also to an unbuffered file, which may take less of it at a time."""
     done = 0
     while done < len(data):
-        done += file.write(data[done:])
+        done += file.write(data[done : done + _WRITE_BYTES])
