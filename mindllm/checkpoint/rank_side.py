@@ -23,12 +23,11 @@ from mindllm.models.families.transforms import pad_rows
 _CHECKPOINT_VERSION = 3.0  # Megatron's, since query, key and value are interleaved per group
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
 
-
-Slices = tuple[slice, ...]
+_Slices = tuple[slice, ...]
 _Rank = tuple[int, int, int]  # tensor, pipeline, expert
 
 
-def pieces(weight: Weight, num_rows: int, size: int) -> list[list[Slices]]:
+def _pieces(weight: Weight, num_rows: int, size: int) -> list[list[_Slices]]:
     """Return how ``size`` tensor-parallel ranks hold a tensor of ``num_rows`` rows, as megatron-core's layers do.
 
     For each rank, the pieces of the whole tensor that lie one after the other in its part.
@@ -102,7 +101,7 @@ class RankTarget:
         """Write every rank's part of one tensor."""
         if weight.has_vocab_rows:
             tensor = pad_rows(tensor, self._recipe.num_vocab_rows)
-        parts = pieces(weight, self._num_rows(weight), self._layout.tensor)
+        parts = _pieces(weight, self._num_rows(weight), self._layout.tensor)
         for rank, place in self._copies(weight):
             name = (rank, place.chunk, place.key)
             self._pending.remove(name)
@@ -262,7 +261,7 @@ class RankSource:
         stored = stored[:1] if weight.parallel is None else stored
         num_rows = sum(part.shape[0] for _, part in stored) if weight.parallel == 0 else weight.mcore_shape[0]
         tensor = np.empty((num_rows, *weight.mcore_shape[1:]), stored[0][1].dtype)
-        for (file, part), of_rank in zip(stored, pieces(weight, num_rows, len(stored)), strict=True):
+        for (file, part), of_rank in zip(stored, _pieces(weight, num_rows, len(stored)), strict=True):
             try:
                 file.reader.read_into(part, [tensor[piece] for piece in of_rank])
             except (ValueError, EOFError) as error:
