@@ -47,10 +47,10 @@ def test_the_fast_quickstart_walks_the_whole_road(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "layout"), [(0, "tp2"), (1, "pp2"), (2, "dp2")])
-def test_the_quickstart_learns_what_the_readme_says(seed: int, layout: str, tmp_path: Path):
+def test_the_quickstart_learns_what_the_readme_says(tmp_path: Path):
+    """With seed 0 and TP2; the other seeds and layouts take as long again, and are in the README."""
     run_dir = tmp_path / "quickstart"
-    done = run_quickstart(run_dir, "--seed", str(seed), "--layout", layout)
+    done = run_quickstart(run_dir)
     assert done.returncode == 0, done.stderr
     summary = read_summary(run_dir)
     assert summary["accuracy_sampled_sft"] >= 0.10
