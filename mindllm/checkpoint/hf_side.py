@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mindllm.checkpoint.recipe import Dtype, Recipe, Source, listed, share_of
+from mindllm.checkpoint.recipe import WEIGHT_DTYPES, Dtype, Recipe, Source, listed, share_of
 from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsReader, SafetensorsWriter
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of
 from mindllm.models.families.arrays import (
     BFLOAT16,
-    DTYPES,
     FLOAT8_E4M3FN,
     Array,
     from_torch,
@@ -24,7 +23,6 @@ from mindllm.models.families.transforms import merge, split
 
 _UNUSED = re.compile(r".*rotary_emb\.inv_freq")  # a buffer that old versions of transformers saved
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
-_WEIGHT_DTYPES = tuple(DTYPES[name] for name in ("float32", "bfloat16", "float16"))
 _FP8, _DEQUANTISED, _SCALE = FLOAT8_E4M3FN, BFLOAT16, "_scale_inv"
 
 
@@ -99,7 +97,7 @@ class HfSource:
                     raise UserError(f"{info.path}: {name} has shape {info.shape}; config.json implies {shape}")
                 if self._is_fp8(name):
                     self._check_scale(name)
-                if self._dtype(name) not in _WEIGHT_DTYPES:
+                if self._dtype(name) not in WEIGHT_DTYPES:
                     raise UserError(
                         f"{info.path}: {name} is {name_of(info.dtype)}; weights of fp32, bf16 and fp16 can be converted"
                     )

@@ -13,11 +13,11 @@ import numpy as np
 from mindllm.checkpoint.files import LastFile, write_all
 from mindllm.checkpoint.rank_layout import Place, RankLayout, rank_files
 from mindllm.checkpoint.rank_names import renamed
-from mindllm.checkpoint.recipe import Dtype, Recipe, Source, listed, share_of
+from mindllm.checkpoint.recipe import WEIGHT_DTYPES, Dtype, Recipe, Source, listed, share_of
 from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, Architecture, Weight
-from mindllm.models.families.arrays import Array, raw
+from mindllm.models.families.arrays import Array, name_of, raw
 from mindllm.models.families.transforms import pad_rows
 
 _CHECKPOINT_VERSION = 3.0  # Megatron's, since query, key and value are interleaved per group
@@ -162,6 +162,11 @@ class _Loaded:
     reader: ArchiveReader
     chunks: list[Mapping[str, Any]]
 
+    def stored(self, place: Place) -> StoredTensor:
+        """Return the tensor at a place."""
+        stored: StoredTensor = self.chunks[place.chunk][place.key]
+        return stored
+
     def renamed(self, num_local_experts: int) -> "_Loaded":
         """Return the same file under the names that are written here."""
         return _Loaded(self.path, self.reader, [renamed(chunk, num_local_experts) for chunk in self.chunks])
@@ -193,10 +198,7 @@ class RankSource:
         try:
             reader = ArchiveReader(file, 0, path.stat().st_size)
             value = reader.value
-            names = ["model"] if "model" in value else sorted(name for name in value if re.fullmatch(r"model\d+", name))
-            chunks = [value[name] for name in names]
-            if not chunks or not all(isinstance(chunk, Mapping) for chunk in chunks):
-                raise ValueError("it holds no model")
+            chunks = _model_chunks(value)
         except Exception as error:  # a damaged zip or a refused pickle; both are reported as what they are: bad input
             raise UserError(f"{path} is refused: {error}") from None
         return _Loaded(path, reader, chunks)
@@ -228,16 +230,36 @@ class RankSource:
                 names = listed(key for _, key in left_over)
                 raise UserError(f"{loaded.path} has tensors that hf/config.json does not imply: {names}")
         for weight in weights:
-            self._check_shape(weight)
+            self._check_parts(weight)
 
-    def _check_shape(self, weight: Weight) -> None:
-        shapes = [stored.shape for _, stored in self._stored(weight)]
-        full = list(shapes[0])
-        if weight.parallel is not None:
-            full[weight.parallel] = sum(shape[weight.parallel] for shape in shapes)
+    def _check_parts(self, weight: Weight) -> None:
+        """Refuse a part, of any copy, that does not look as those of the other ranks, and parts of another tensor."""
+        parts = [
+            (self._files[tensor, place.pipeline, expert], place)
+            for place in self._layout.places(weight, self._tied)
+            for expert in self._layout.expert_ranks(weight)
+            for tensor in range(self._layout.tensor)
+        ]
+        first_file, first_place = parts[0]
+        first = first_file.stored(first_place)
+        for file, place in parts:
+            stored = file.stored(place)
+            if stored.dtype not in WEIGHT_DTYPES:
+                raise UserError(
+                    f"{file.path}: {place.key} is {name_of(stored.dtype)}; weights of fp32, bf16 and fp16 "
+                    "can be converted"
+                )
+            if (stored.shape, stored.dtype) != (first.shape, first.dtype):
+                raise UserError(
+                    f"{file.path}: {place.key} is {name_of(stored.dtype)} {stored.shape}, but {first_place.key} in "
+                    f"{first_file.path} {name_of(first.dtype)} {first.shape}"
+                )
+        full = list(first.shape)
+        if weight.parallel is not None and weight.parallel < len(full):
+            full[weight.parallel] *= self._layout.tensor
         fits = tuple(full) == weight.mcore_shape
         if weight.has_vocab_rows:
-            fits = full[0] >= weight.mcore_shape[0] and tuple(full[1:]) == weight.mcore_shape[1:]
+            fits = len(full) == 2 and full[0] >= weight.mcore_shape[0] and full[1] == weight.mcore_shape[1]
         if not fits:
             raise UserError(
                 f"{self.directory}: {weight.mcore} (layer {weight.layer}) has shape {tuple(full)}; hf/config.json "
@@ -249,7 +271,7 @@ class RankSource:
         place: Place = self._layout.places(weight, self._tied)[0]
         expert = self._layout.expert_ranks(weight)[0]
         files = [self._files[tensor, place.pipeline, expert] for tensor in range(self._layout.tensor)]
-        return [(file, file.chunks[place.chunk][place.key]) for file in files]
+        return [(file, file.stored(place)) for file in files]
 
     def dtype(self, weight: Weight) -> Dtype:
         """Return the dtype of what :meth:`read` returns."""
@@ -300,6 +322,17 @@ def _arrange(directory: Path, found: Mapping[tuple[int, ...], _Loaded]) -> tuple
             stages[pipeline].append(tuple(range(done, done + of_rank[chunk])))
             done += of_rank[chunk]
     return RankLayout(sizes[0], sizes[2], tuple(tuple(chunks) for chunks in stages)), files
+
+
+def _model_chunks(value: Any) -> list[Mapping[str, Any]]:
+    """Return the model chunks in what a rank's file holds, in order. Raises ValueError when there are none."""
+    names = [name for name in value if re.fullmatch(r"model\d*", str(name))] if isinstance(value, Mapping) else []
+    chunks = [value[name] for name in sorted(names, key=lambda name: int(name.removeprefix("model") or 0))]
+    if not chunks or not all(
+        isinstance(chunk, Mapping) and all(isinstance(key, str) for key in chunk) for chunk in chunks
+    ):
+        raise ValueError("it holds no model")
+    return chunks
 
 
 def _num_layers(chunk: Mapping[str, Any]) -> int:

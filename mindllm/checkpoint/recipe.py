@@ -14,6 +14,7 @@ from mindllm.models.families import EMBEDDING_KEY, Architecture, Weight, family_
 from mindllm.models.families.arrays import DTYPES, Array, cast
 
 Dtype = np.dtype[Any]
+WEIGHT_DTYPES = tuple(DTYPES[name] for name in ("float32", "bfloat16", "float16"))
 _MAX_LISTED = 8
 
 

@@ -167,6 +167,8 @@ class ArchiveReader:
         names = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if len(names) != 1 or any(info.compress_type for info in archive.infolist()):
             raise ValueError("it is not a file of torch.save")
+        if any(info.header_offset < 0 for info in archive.infolist()):  # zipfile counts back from the end
+            raise ValueError("bytes are missing from it")
         self._prefix = names[0].removesuffix("data.pkl")
         self._start = start
         self._infos = {info.filename: info for info in archive.infolist()}

@@ -158,17 +158,51 @@ def test_a_truncated_file_is_refused(ranks: Path) -> None:
     assert f"{path} is refused" in refused(ranks)
 
 
+def test_a_file_that_lacks_bytes_in_its_middle_is_refused(ranks: Path) -> None:
+    path = latest_iteration_dir(ranks) / "mp_rank_01_001" / "model_optim_rng.pt"
+    content = path.read_bytes()
+    path.write_bytes(content[:5000] + content[9000:])
+    assert f"{path} is refused: bytes are missing from it" in refused(ranks)
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"model": {1: torch.zeros(2)}}, {"model": [torch.zeros(2)]}, {}])
+def test_a_file_of_something_else_is_refused(ranks: Path, content: Any) -> None:
+    path = latest_iteration_dir(ranks) / "mp_rank_01_001" / "model_optim_rng.pt"
+    torch.save(content, path)
+    assert f"{path} is refused: it holds no model" in refused(ranks)
+
+
+def test_more_than_ten_chunks_of_a_rank_are_read_in_their_order(tmp_path: Path) -> None:
+    hf = make_hf_model(tmp_path / "hf", "qwen2", num_hidden_layers=24)
+    layout = {"ckpt_format": "torch", "pipeline_parallel_size": 2, "num_layers_per_virtual_pipeline_stage": 1}
+    convert_hf_to_mcore(hf, tmp_path / "ranks", **layout)
+    assert_same_tensors(read_all(hf), read_all(convert_mcore_to_hf(tmp_path / "ranks", tmp_path / "back")))
+
+
 def test_missing_left_over_and_misshapen_tensors_are_named(ranks: Path) -> None:
     path = latest_iteration_dir(ranks) / "mp_rank_01_000" / "model_optim_rng.pt"
     original = torch.load(path, weights_only=True)
-    key = "decoder.layers.1.mlp.linear_fc2.weight"
+    key, copied = "decoder.layers.1.mlp.linear_fc2.weight", "decoder.layers.1.mlp.linear_fc1.layer_norm_weight"
     for change, said in (
         ({key: None}, f"lacks tensors that hf/config.json implies: {key}"),
         ({"extra": torch.ones(1)}, "has tensors that hf/config.json does not imply: extra"),
-        ({key: torch.ones(64, 5)}, "has shape (64, 53); hf/config.json implies (64, 96)"),
+        ({key: torch.ones(64, 5)}, f"{path}: {key} is float32 (64, 5), but {key} in "),
+        ({key: torch.tensor(1.0)}, f"{path}: {key} is float32 (), but {key} in "),
+        ({key: original["model"][key].bfloat16()}, f"{path}: {key} is bfloat16 (64, 48), but {key} in "),
+        ({key: original["model"][key].to(torch.int16)}, f"{path}: {key} is int16; weights of fp32, bf16 and fp16 can"),
+        ({copied: torch.ones(5)}, f"{path}: {copied} is float32 (5,), but {copied} in "),
     ):
         torch.save({**original, "model": {**original["model"], **change}}, path)
         assert said in refused(ranks)
+
+
+def test_parts_that_together_are_another_tensor_are_named(ranks: Path) -> None:
+    key = "decoder.layers.1.mlp.linear_fc2.weight"
+    for number in range(2):
+        path = latest_iteration_dir(ranks) / f"mp_rank_0{number}_000" / "model_optim_rng.pt"
+        state = torch.load(path, weights_only=True)
+        torch.save({**state, "model": {**state["model"], key: torch.ones(64, 5)}}, path)
+    assert "has shape (64, 10); hf/config.json implies (64, 96)" in refused(ranks)
 
 
 def test_a_pickle_that_would_run_code_is_refused_before_it_does(ranks: Path, tmp_path: Path) -> None:
