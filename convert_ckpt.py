@@ -1,8 +1,10 @@
 """Convert models between Hugging Face safetensors and megatron-core checkpoints: `python convert_ckpt.py --help`."""
 
+import signal
 import sys
 
 from mindllm.checkpoint.cli import main
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

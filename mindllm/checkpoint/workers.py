@@ -1,8 +1,10 @@
 """Several processes for one conversion: each does a share, and what goes wrong in one ends all of them."""
 
+import ctypes
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -10,6 +12,8 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 from mindllm.errors import UserError
+
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 def run_shares(num_workers: int, work: Callable[[int], Any]) -> list[Any]:
@@ -37,6 +41,8 @@ def run_shares(num_workers: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def _main(sender: Connection, number: int, work: Callable[[int], Any]) -> None:
+    if sys.platform == "linux":  # the parent may be killed while it waits
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if "torch" in sys.modules:  # a forked process cannot use the threads that its parent may have started
         sys.modules["torch"].set_num_threads(1)
     try:

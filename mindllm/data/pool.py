@@ -68,6 +68,7 @@ def map_in_order(
 def _start_worker(job: Job, listening: Connection) -> None:
     global _handler
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C too, and cleans up
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_exit_with_lifeline, args=(listening,), daemon=True).start()
     _handler = build_handler(job.options, job.spec)
 

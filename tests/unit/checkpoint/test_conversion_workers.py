@@ -3,6 +3,9 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from mindllm.checkpoint.workers import run_shares
 from mindllm.errors import UserError
 from tests.unit.checkpoint.tiny_models import assert_same_tensors, edit_tensors, make_hf_model, read_all
 
+ROOT = Path(__file__).parents[3]
 FORMATS: list[dict[str, Any]] = [
     {},
     {"ckpt_format": "torch"},
@@ -40,6 +44,27 @@ def test_a_mistake_that_a_worker_finds_is_reported_and_leaves_nothing(tmp_path: 
     with pytest.raises(UserError, match=r"model\.norm\.weight in .* holds NaN"):
         convert_hf_to_mcore(hf, tmp_path / "mcore", workers=2, verify=True)
     assert not list(tmp_path.glob("mcore*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_conversion_that_is_ended_leaves_no_workers(tmp_path: Path, number: signal.Signals) -> None:
+    hf = make_hf_model(tmp_path / "hf", "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=12)
+    arguments = ["--load-model-type", "hf", "--save-model-type", "mcore", "--workers", "2", "--verify"]
+    arguments += ["--load-dir", str(hf), "--save-dir", str(tmp_path / "result")]
+    command = [sys.executable, "convert_ckpt.py", *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(workers := children.read_text().split()) < 2:
+        assert process.poll() is None
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    if number == signal.SIGTERM:
+        assert (process.returncode, err) == (130, "interrupted\n")
+        assert not list(tmp_path.glob("result*"))
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def _fail(kind: str) -> Any:
