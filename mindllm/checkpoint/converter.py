@@ -104,11 +104,15 @@ def convert(
     with _open_source(found, architecture, options) as source:
         sizes = recipe.stored_bytes(source)
         dtype = name_of(recipe.stored_dtype(source))
-        report(_plan(recipe, dtype, found, save_dir, sizes, options))
+        total = sum(sizes)
+        if options.ckpt_format == "torch":
+            pairs = zip(recipe.weights, sizes, strict=True)
+            total = sum(size * layout.num_copies(weight, architecture.tie_embeddings) for weight, size in pairs)
+        report(_plan(recipe, dtype, found, save_dir, total, max(sizes), options))
         if options.dry_run:
             report("dry run: nothing was written")
             return Path(save_dir)
-        with committed_directory(Path(save_dir), sum(sizes) + _SLACK_BYTES) as staged:
+        with committed_directory(Path(save_dir), total + _SLACK_BYTES) as staged:
             place = _make_place(staged, options)
             job = _Job(found, recipe, options, place)
             job.write(source, _open_target(place, source, recipe, layout, options))
@@ -322,14 +326,14 @@ def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: H
 
 
 def _plan(
-    recipe: "Recipe", dtype: str, found: _Input, target: str | Path, sizes: Sequence[int], options: Options
+    recipe: "Recipe", dtype: str, found: _Input, target: str | Path, total: int, largest: int, options: Options
 ) -> str:
     """Say what is about to happen; memory is for the parts of the largest tensor, the whole, and a copy."""
-    architecture, total = recipe.architecture, sum(sizes)
-    memory = options.workers * (3 * max(sizes) / 2**20 + _PROCESS_MIB)
+    architecture = recipe.architecture
+    memory = options.workers * (3 * largest / 2**20 + _PROCESS_MIB)
     seconds = total * (2 if options.verify else 1) / _BYTES_PER_S
     return (
-        f"plan: {architecture.family}, {architecture.num_layers} layers, {dtype}, {len(sizes)} tensors, "
+        f"plan: {architecture.family}, {architecture.num_layers} layers, {dtype}, {len(recipe.weights)} tensors, "
         f"{total / 2**20:,.1f} MiB from {found.directory} to {target}; about {memory:,.0f} MiB of memory and, at "
         f"{_BYTES_PER_S / 1e6:,.0f} MB/s, {seconds:,.0f} s"
     )

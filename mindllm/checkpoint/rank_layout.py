@@ -65,6 +65,11 @@ class RankLayout:
         first = Place(0, 0, EMBEDDING_KEY)
         return [first, Place(*last, OUTPUT_KEY)] if tied and len(self.stages) > 1 else [first]
 
+    def num_copies(self, weight: Weight, tied: bool) -> int:
+        """Return how many times the bytes of ``weight`` are in the ranks' files together."""
+        whole = len(self.places(weight, tied)) * len(self.expert_ranks(weight))
+        return whole * (self.tensor if weight.parallel is None else 1)
+
     def _layer_place(self, weight: Weight, layer: int) -> Place:
         for pipeline, chunks in enumerate(self.stages):
             for chunk, layers in enumerate(chunks):

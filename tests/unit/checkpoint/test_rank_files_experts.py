@@ -124,6 +124,16 @@ def local_norms(state: State, num_local: int) -> State:
     return result
 
 
+def test_the_plan_counts_every_copy(tmp_path: Path) -> None:
+    hf = make_hf_model(tmp_path / "hf", "deepseek_v2", vocab_size=104)
+    layout = {"ckpt_format": "torch", "tensor_parallel_size": 2, "expert_parallel_size": 4}
+    plan: list[str] = []
+    written = convert_hf_to_mcore(hf, tmp_path / "ranks", report=plan.append, **layout)
+    states = [torch.load(path, weights_only=True)["model"] for path in written.glob("mp_rank_*/model_optim_rng.pt")]
+    stored = sum(tensor.nbytes for state in states for tensor in state.values() if tensor is not None)
+    assert f" tensors, {stored / 2**20:,.1f} MiB from " in plan[0]
+
+
 @pytest.mark.parametrize("rewrite", [grouped, numbered, local_norms])
 @pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_moe", "deepseek_v3", "qwen2"])
 def test_other_modules_of_megatron_are_read_too(tmp_path: Path, family: str, rewrite: Any) -> None:
