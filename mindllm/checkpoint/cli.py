@@ -90,6 +90,9 @@ def main(arguments: Sequence[str]) -> int:
     except (UserError, OSError) as error:  # OSError: a source that may not be read
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        print(f"error: out of memory: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -280,6 +280,7 @@ class _Inert:
 # What Megatron keeps beside the model: arguments, random states, fp8 statistics.
 _INERT_MODULES = (
     "argparse",
+    "pathlib",
     "megatron",
     "mindspeed",
     "numpy",
@@ -297,7 +298,7 @@ def _rebuild(storage: StoredTensor, offset: int, shape: Any, stride: Any, *_: An
 
 
 def _rebuild_parameter(data: StoredTensor, *_: Any) -> StoredTensor:
-    """Stand in for ``torch._utils._rebuild_parameter``."""
+    """Stand in for ``torch._utils._rebuild_parameter`` and ``_rebuild_parameter_with_state``."""
     return data
 
 
@@ -315,7 +316,7 @@ class _Unpickler(pickle.Unpickler):
         """Return what stands for a class or function; anything unknown ends the load before it could be called."""
         if module == "torch._utils" and name == "_rebuild_tensor_v2":
             return _rebuild
-        if module == "torch._utils" and name == "_rebuild_parameter":
+        if module == "torch._utils" and name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
             return _rebuild_parameter
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict

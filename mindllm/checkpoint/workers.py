@@ -49,6 +49,8 @@ def _main(sender: Connection, number: int, work: Callable[[int], Any]) -> None:
         message: tuple[str, Any] = ("result", work(number))
     except UserError as error:
         message = ("user", str(error))
+    except MemoryError as error:
+        message = ("user", f"out of memory in one of several --workers: {error}")
     except OSError as error:
         message = ("os", (error.errno, error.strerror))
     except KeyboardInterrupt:

@@ -72,6 +72,8 @@ def _fail(kind: str) -> Any:
         if number == 1:
             if kind == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if kind == "memory":
+                raise MemoryError("Unable to allocate 5 GiB")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if kind == "full" else UserError("a sentence")
         return number
 
@@ -82,6 +84,8 @@ def test_results_come_in_order_and_failures_as_what_they_are() -> None:
     assert run_shares(3, lambda number: number * 2) == [0, 2, 4]
     with pytest.raises(UserError, match="a sentence"):
         run_shares(2, _fail("user"))
+    with pytest.raises(UserError, match="out of memory in one of several --workers: Unable to allocate 5 GiB"):
+        run_shares(2, _fail("memory"))
     with pytest.raises(OSError, match="No space left"):
         run_shares(2, _fail("full"))
     with pytest.raises(UserError, match="worker process ended with exit code -9"):

@@ -105,7 +105,10 @@ def test_a_file_that_megatron_saved_is_read_past_its_arguments_and_random_states
     convert(mcore_qwen2, tmp_path / "a", Options("mcore", "mcore", ckpt_format="torch"))
     path = latest_iteration_dir(tmp_path / "a") / "mp_rank_00" / "model_optim_rng.pt"
     state = torch.load(path, weights_only=True)
-    state["args"] = argparse.Namespace(params_dtype=torch.bfloat16, seed=1)
+    state["args"] = argparse.Namespace(params_dtype=torch.bfloat16, seed=1, load=tmp_path)
+    for key in [key for key in state["model"] if key.endswith("linear_qkv.weight")]:
+        state["model"][key] = torch.nn.Parameter(state["model"][key])
+        state["model"][key].tensor_model_parallel = True
     state["rng_state"] = [{"np_rng_state": numpy.random.get_state(), "torch_rng_state": torch.get_rng_state()}]
     state["optimizer"] = {"exp_avg": torch.ones(3)}
     torch.save(state, path)
