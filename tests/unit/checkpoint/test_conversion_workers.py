@@ -56,6 +56,7 @@ def test_a_conversion_that_is_ended_leaves_no_workers(tmp_path: Path, number: si
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while len(workers := children.read_text().split()) < 2:
         assert process.poll() is None
+    time.sleep(0.05)  # both have begun
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     if number == signal.SIGTERM:
