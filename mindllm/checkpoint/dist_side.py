@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mindllm.checkpoint.recipe import WEIGHT_DTYPES, Dtype, Recipe, listed, share_of
+from mindllm.checkpoint.recipe import Dtype, Recipe, check_dtype, listed, share_of
 from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter, Written
 from mindllm.errors import UserError
 from mindllm.models.families import Weight
-from mindllm.models.families.arrays import Array, name_of
+from mindllm.models.families.arrays import Array
 from mindllm.models.families.transforms import pad_rows
 
 _OPTIMIZER_PREFIXES = ("optimizer.", "chained_")
@@ -42,11 +42,7 @@ class DistSource:
             fits = len(shape) == 2 and shape[0] >= wanted[0] and shape[1:] == wanted[1:]
         if not fits:
             raise UserError(f"{self.directory}: {weight.mcore} has shape {shape}; hf/config.json implies {wanted}")
-        dtype = self._reader.dtype(weight.mcore)
-        if dtype not in WEIGHT_DTYPES:
-            raise UserError(
-                f"{self.directory}: {weight.mcore} is {name_of(dtype)}; weights of fp32, bf16 and fp16 can be converted"
-            )
+        check_dtype(self.directory, weight.mcore, self._reader.dtype(weight.mcore))
 
     def dtype(self, weight: Weight) -> Dtype:
         """Return the dtype of what :meth:`read` returns."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mindllm.checkpoint.recipe import WEIGHT_DTYPES, Dtype, Recipe, Source, listed, share_of
+from mindllm.checkpoint.recipe import Dtype, Recipe, Source, check_dtype, listed, share_of
 from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsReader, SafetensorsWriter
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of
@@ -97,10 +97,7 @@ class HfSource:
                     raise UserError(f"{info.path}: {name} has shape {info.shape}; config.json implies {shape}")
                 if self._is_fp8(name):
                     self._check_scale(name)
-                if self._dtype(name) not in WEIGHT_DTYPES:
-                    raise UserError(
-                        f"{info.path}: {name} is {name_of(info.dtype)}; weights of fp32, bf16 and fp16 can be converted"
-                    )
+                check_dtype(info.path, name, self._dtype(name))
                 first = firsts.setdefault(weight.mcore, name)
                 if self._dtype(name) != self._dtype(first):
                     raise UserError(

@@ -12,6 +12,8 @@ FILE_NAME = "model_optim_rng.pt"
 _LAYERS = "decoder.layers."
 _DIRECTORY = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?")
 
+Rank = tuple[int, int, int]
+"""Tensor, pipeline and expert rank."""
 Stages = tuple[tuple[tuple[int, ...], ...], ...]
 
 
@@ -37,7 +39,7 @@ class RankLayout:
         """Return the model chunks per rank; more than one with a virtual pipeline."""
         return len(self.stages[0])
 
-    def ranks(self) -> Iterator[tuple[int, int, int]]:
+    def ranks(self) -> Iterator[Rank]:
         """Yield every (tensor, pipeline, expert) rank."""
         for pipeline in range(len(self.stages)):
             for expert in range(self.expert):
@@ -65,10 +67,19 @@ class RankLayout:
         first = Place(0, 0, EMBEDDING_KEY)
         return [first, Place(*last, OUTPUT_KEY)] if tied and len(self.stages) > 1 else [first]
 
+    def copies(self, weight: Weight, tied: bool) -> list[tuple[Rank, Place]]:
+        """Return every rank and place that has ``weight`` or a part of it, tensor-parallel ranks next to each other."""
+        return [
+            ((tensor, place.pipeline, expert), place)
+            for place in self.places(weight, tied)
+            for expert in self.expert_ranks(weight)
+            for tensor in range(self.tensor)
+        ]
+
     def num_copies(self, weight: Weight, tied: bool) -> int:
         """Return how many times the bytes of ``weight`` are in the ranks' files together."""
-        whole = len(self.places(weight, tied)) * len(self.expert_ranks(weight))
-        return whole * (self.tensor if weight.parallel is None else 1)
+        parts = len(self.copies(weight, tied))
+        return parts if weight.parallel is None else parts // self.tensor
 
     def _layer_place(self, weight: Weight, layer: int) -> Place:
         for pipeline, chunks in enumerate(self.stages):

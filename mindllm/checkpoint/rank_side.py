@@ -1,7 +1,7 @@
 """A directory with one file per model-parallel rank (Megatron's ``torch`` format) as one end of a conversion."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mindllm.checkpoint.files import LastFile, write_all
-from mindllm.checkpoint.rank_layout import Place, RankLayout, rank_files
+from mindllm.checkpoint.rank_layout import Place, Rank, RankLayout, rank_files
 from mindllm.checkpoint.rank_names import renamed
-from mindllm.checkpoint.recipe import WEIGHT_DTYPES, Dtype, Recipe, Source, listed, share_of
+from mindllm.checkpoint.recipe import Dtype, Recipe, Source, check_dtype, listed, share_of
 from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, Architecture, Weight
@@ -24,7 +24,6 @@ _CHECKPOINT_VERSION = 3.0  # Megatron's, since query, key and value are interlea
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
 
 _Slices = tuple[slice, ...]
-_Rank = tuple[int, int, int]  # tensor, pipeline, expert
 
 
 def _pieces(weight: Weight, num_rows: int, size: int) -> list[list[_Slices]]:
@@ -67,18 +66,17 @@ class RankTarget:
     def __init__(self, directory: Path, recipe: Recipe, source: Source, layout: RankLayout, iteration: int) -> None:
         self._recipe = recipe
         self._layout = layout
-        self._places: dict[tuple[_Rank, int, str], tuple[Path, int]] = {}
+        self._pending: dict[tuple[Rank, int, str], tuple[Path, int]] = {}
         self._file = LastFile("r+b")
-        planned: dict[_Rank, list[_Planned]] = {rank: [] for rank in layout.ranks()}
+        planned: dict[Rank, list[_Planned]] = {rank: [] for rank in layout.ranks()}
         for weight in recipe.weights:
             dtype, shape = recipe.dtype_of(source, weight), self._part_shape(weight)
             for rank, place in self._copies(weight):
                 planned[rank].append(_Planned(place.chunk, place.key, dtype, shape))
         for rank, tensors in planned.items():
             path = layout.path(directory, *rank)
-            for tensor, offset in _lay_out(path, tensors, layout, rank, iteration):
-                self._places[rank, tensor.chunk, tensor.key] = path, offset
-        self._pending = set(self._places)
+            offsets = _lay_out(path, tensors, layout, rank, iteration)
+            self._pending |= {(rank, *name): (path, offset) for name, offset in offsets.items()}
 
     def _part_shape(self, weight: Weight) -> tuple[int, ...]:
         """Return the shape of a rank's part."""
@@ -90,12 +88,8 @@ class RankTarget:
     def _num_rows(self, weight: Weight) -> int:
         return self._recipe.num_vocab_rows if weight.has_vocab_rows else weight.mcore_shape[0]
 
-    def _copies(self, weight: Weight) -> Iterator[tuple[_Rank, Place]]:
-        """Yield every rank and place that has ``weight``, or a part of it."""
-        for place in self._layout.places(weight, self._recipe.architecture.tie_embeddings):
-            for expert in self._layout.expert_ranks(weight):
-                for tensor in range(self._layout.tensor):
-                    yield (tensor, place.pipeline, expert), place
+    def _copies(self, weight: Weight) -> list[tuple[Rank, Place]]:
+        return self._layout.copies(weight, self._recipe.architecture.tie_embeddings)
 
     def write(self, weight: Weight, tensor: Array) -> None:
         """Write every rank's part of one tensor."""
@@ -103,9 +97,7 @@ class RankTarget:
             tensor = pad_rows(tensor, self._recipe.num_vocab_rows)
         parts = _pieces(weight, self._num_rows(weight), self._layout.tensor)
         for rank, place in self._copies(weight):
-            name = (rank, place.chunk, place.key)
-            self._pending.remove(name)
-            path, offset = self._places[name]
+            path, offset = self._pending.pop((rank, place.chunk, place.key))
             file = self._file.open(path)
             file.seek(offset)
             for piece in parts[rank[0]]:
@@ -115,14 +107,15 @@ class RankTarget:
         """Take a run of the weights; the files are there already, and every tensor has its places in them."""
         return share_of(self._recipe.weights, worker, num_workers)
 
-    def end_share(self) -> set[tuple[_Rank, int, str]]:
+    def end_share(self) -> set[tuple[Rank, int, str]]:
         """Return what was not written."""
         self._file.close()
-        return self._pending
+        return set(self._pending)
 
-    def merge(self, results: Sequence[set[tuple[_Rank, int, str]]]) -> None:
+    def merge(self, results: Sequence[set[tuple[Rank, int, str]]]) -> None:
         """Note what nobody has written."""
-        self._pending.intersection_update(*results)
+        unwritten = set.intersection(*results)
+        self._pending = {name: place for name, place in self._pending.items() if name in unwritten}
 
     def finish(self) -> None:
         """Close the file that is open. Raises ValueError if a tensor is missing."""
@@ -132,10 +125,11 @@ class RankTarget:
 
 
 def _lay_out(
-    path: Path, tensors: Sequence[_Planned], layout: RankLayout, rank: _Rank, iteration: int
-) -> Iterator[tuple[_Planned, int]]:
-    """Write a rank's file with room for its tensors; yield each with the place of its data."""
+    path: Path, tensors: Sequence[_Planned], layout: RankLayout, rank: Rank, iteration: int
+) -> dict[tuple[int, str], int]:
+    """Write a rank's file with room for its tensors; return where the data of each goes, by chunk and key."""
     path.parent.mkdir()
+    offsets: dict[tuple[int, str], int] = {}
     chunks: list[dict[str, StoredTensor | None]] = [{} for _ in range(layout.num_chunks)]
     with path.open("wb", buffering=0) as file:
         archive = ArchiveWriter(file)
@@ -143,8 +137,7 @@ def _lay_out(
             state = chunks[tensor.chunk]
             if tensor.key in state:
                 raise ValueError(f"{tensor.key} is written twice")
-            state[tensor.key], offset = archive.reserve(tensor.dtype, tensor.shape)
-            yield tensor, offset
+            state[tensor.key], offsets[tensor.chunk, tensor.key] = archive.reserve(tensor.dtype, tensor.shape)
             module = tensor.key.rpartition(".")[0]
             if ".linear_" in module or module == "output_layer":  # a linear layer also has an fp8 state, empty here
                 state[f"{module}._extra_state"] = None
@@ -152,6 +145,7 @@ def _lay_out(
             chunks[-1].setdefault("output_layer._extra_state", None)
         named: dict[str, Any] = {layout.chunk_name(number): state for number, state in enumerate(chunks)}
         archive.finish({**named, "checkpoint_version": _CHECKPOINT_VERSION, "iteration": iteration})
+    return offsets
 
 
 @dataclass(frozen=True)
@@ -209,12 +203,10 @@ class RankSource:
             raise UserError(
                 f"{self.directory} has {layers} layers; hf/config.json implies {architecture.num_layers} layers"
             )
-        expected: dict[_Rank, set[tuple[int, str]]] = {rank: set() for rank in self._files}
+        expected: dict[Rank, set[tuple[int, str]]] = {rank: set() for rank in self._files}
         for weight in weights:
-            for place in self._layout.places(weight, self._tied):
-                for expert in self._layout.expert_ranks(weight):
-                    for tensor in range(self._layout.tensor):
-                        expected[tensor, place.pipeline, expert].add((place.chunk, place.key))
+            for rank, place in self._layout.copies(weight, self._tied):
+                expected[rank].add((place.chunk, place.key))
         for rank, loaded in self._files.items():
             present = {
                 (number, key)
@@ -234,21 +226,12 @@ class RankSource:
 
     def _check_parts(self, weight: Weight) -> None:
         """Refuse a part, of any copy, that does not look as those of the other ranks, and parts of another tensor."""
-        parts = [
-            (self._files[tensor, place.pipeline, expert], place)
-            for place in self._layout.places(weight, self._tied)
-            for expert in self._layout.expert_ranks(weight)
-            for tensor in range(self._layout.tensor)
-        ]
+        parts = [(self._files[rank], place) for rank, place in self._layout.copies(weight, self._tied)]
         first_file, first_place = parts[0]
         first = first_file.stored(first_place)
         for file, place in parts:
             stored = file.stored(place)
-            if stored.dtype not in WEIGHT_DTYPES:
-                raise UserError(
-                    f"{file.path}: {place.key} is {name_of(stored.dtype)}; weights of fp32, bf16 and fp16 "
-                    "can be converted"
-                )
+            check_dtype(file.path, place.key, stored.dtype)
             if (stored.shape, stored.dtype) != (first.shape, first.dtype):
                 raise UserError(
                     f"{file.path}: {place.key} is {name_of(stored.dtype)} {stored.shape}, but {first_place.key} in "
@@ -268,10 +251,8 @@ class RankSource:
 
     def _stored(self, weight: Weight) -> list[tuple[_Loaded, StoredTensor]]:
         """Return the parts of ``weight`` in the order of the tensor-parallel ranks."""
-        place: Place = self._layout.places(weight, self._tied)[0]
-        expert = self._layout.expert_ranks(weight)[0]
-        files = [self._files[tensor, place.pipeline, expert] for tensor in range(self._layout.tensor)]
-        return [(file, file.stored(place)) for file in files]
+        copies = self._layout.copies(weight, self._tied)[: self._layout.tensor]
+        return [(self._files[rank], self._files[rank].stored(place)) for rank, place in copies]
 
     def dtype(self, weight: Weight) -> Dtype:
         """Return the dtype of what :meth:`read` returns."""
@@ -299,7 +280,7 @@ class RankSource:
         self._stack.close()
 
 
-def _arrange(directory: Path, found: Mapping[tuple[int, ...], _Loaded]) -> tuple[RankLayout, dict[_Rank, _Loaded]]:
+def _arrange(directory: Path, found: Mapping[tuple[int, ...], _Loaded]) -> tuple[RankLayout, dict[Rank, _Loaded]]:
     """Return the layout, and the files by (tensor, pipeline, expert) rank."""
     numbers = {len(key) for key in found}
     if len(numbers) != 1:

@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, Architecture, Weight, family_of
-from mindllm.models.families.arrays import DTYPES, Array, cast
+from mindllm.models.families.arrays import DTYPES, Array, cast, name_of
 
 Dtype = np.dtype[Any]
-WEIGHT_DTYPES = tuple(DTYPES[name] for name in ("float32", "bfloat16", "float16"))
+_WEIGHT_DTYPES = tuple(DTYPES[name] for name in ("float32", "bfloat16", "float16"))
 _MAX_LISTED = 8
 
 
@@ -113,6 +114,12 @@ def transfer(source: Source, target: Target, recipe: Recipe, weights: Sequence[W
     """Write ``weights``, one at a time."""
     for weight in weights:
         target.write(weight, recipe.produce(source, weight))
+
+
+def check_dtype(where: Path, name: str, dtype: Dtype) -> None:
+    """Raise UserError unless weights of ``dtype`` can be converted; ``where`` and ``name`` say whose it is."""
+    if dtype not in _WEIGHT_DTYPES:
+        raise UserError(f"{where}: {name} is {name_of(dtype)}; weights of fp32, bf16 and fp16 can be converted")
 
 
 def listed(names: Iterable[str]) -> str:

@@ -1,10 +1,8 @@
 """Several processes for one conversion: each does a share, and what goes wrong in one ends all of them."""
 
-import ctypes
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -12,8 +10,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 from mindllm.errors import UserError
-
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+from mindllm.processes import die_with_parent_thread
 
 
 def run_shares(num_workers: int, work: Callable[[int], Any]) -> list[Any]:
@@ -41,8 +38,7 @@ def run_shares(num_workers: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def _main(sender: Connection, number: int, work: Callable[[int], Any]) -> None:
-    if sys.platform == "linux":  # the parent may be killed while it waits
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent_thread()
     if "torch" in sys.modules:  # a forked process cannot use the threads that its parent may have started
         sys.modules["torch"].set_num_threads(1)
     try:

@@ -119,10 +119,16 @@ def _table(rows: list[dict[str, Any]]) -> "pa.Table":
 
 
 def _unlike(values: Sequence[Any]) -> str | None:
-    """Show two values of different types, if there are any."""
-    present = [value for value in values if value is not None]
-    others = [value for value in present if type(value) is not type(present[0])]
-    return f"{present[0]!r:.60} and {others[0]!r:.60}" if others else None
+    """Show two values that arrow does not put into one column, if the first one is among such."""
+    import pyarrow as pa
+
+    first, *others = [value for value in values if value is not None]
+    for other in others:
+        try:
+            pa.array([first, other])
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+            return f"{first!r:.60} and {other!r:.60}"
+    return None
 
 
 def _write(file: IO[bytes], table: "pa.Table") -> None:

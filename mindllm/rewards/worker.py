@@ -4,7 +4,6 @@ Started by ``pool`` as a program of its own (not forked, not spawned through ``m
 driver's main module with torch and ray). It talks over one inherited connection; its messages are tuples of plain data.
 """
 
-import ctypes
 import math
 import os
 import signal
@@ -15,11 +14,10 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from mindllm.processes import die_with_parent_thread
 from mindllm.rewards.checks import RewardSpec
 from mindllm.rewards.plugins import load_plugin, parameters_of
 from mindllm.rewards.registry import BUILTINS
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Function(NamedTuple):
@@ -82,8 +80,8 @@ def _die_with_parent(dies_with_parent_thread: bool) -> None:
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
-    if dies_with_parent_thread and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if dies_with_parent_thread:
+        die_with_parent_thread()
 
 
 def _load(function: Function) -> Callable[[Completion], float | None]:

@@ -177,6 +177,12 @@ def test_a_left_over_or_missing_mcore_tensor_is_named(mcore: Path, tmp_path: Pat
     assert refused(mcore, tmp_path).endswith("implies: output_layer.weight")
 
 
+def test_integers_in_an_mcore_checkpoint_are_refused(mcore: Path, tmp_path: Path) -> None:
+    key = "decoder.final_layernorm.weight"
+    rewrite(latest_iteration_dir(mcore), {key: torch.ones(64, dtype=torch.int16)})
+    assert f"{key} is int16; weights of fp32, bf16 and fp16 can be converted" in refused(mcore, tmp_path)
+
+
 def test_an_mcore_checkpoint_of_another_architecture_is_refused(mcore: Path, tmp_path: Path) -> None:
     hf = latest_iteration_dir(mcore) / "hf"
     edit_config(hf, num_hidden_layers=5, layer_types=None)

@@ -45,7 +45,7 @@ def test_the_file_does_not_depend_on_batches_and_parts(tmp_path: Path) -> None:
     assert len({path.read_bytes() for path, _ in files}) == 1
 
 
-@pytest.mark.parametrize("batches", [[[{"a": 1}, {"a": "x"}]], [[{"a": 1}], [{"a": "x"}]]])
+@pytest.mark.parametrize("batches", [[[{"a": 1}, {"a": 2.5}, {"a": "x"}]], [[{"a": 1}], [{"a": "x"}]]])
 def test_values_that_do_not_go_together_are_refused(tmp_path: Path, batches: list[list[dict[str, Any]]]) -> None:
     with pytest.raises(UserError, match="do not go together: (.*int64|1 and 'x'$)"):
         write(tmp_path, *batches)
