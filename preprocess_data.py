@@ -7,6 +7,7 @@ import sys
 from mindllm.data.cli import main
 
 if __name__ == "__main__":
+    # A scheduler's SIGTERM ends it as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not any(argument.startswith("--handler-file") for argument in sys.argv):
         # transformers imports torch where it finds it. That takes seconds, and tokenizers need nothing of it.

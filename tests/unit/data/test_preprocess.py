@@ -75,8 +75,9 @@ def test_megatron_core_reads_ids_and_labels(write_jsonl: Write, tokenizer_dir: P
         assert np.array_equal(labels[index], ours[index].labels) and -100 in labels[index]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_kill_leaves_no_file_under_a_final_name_and_a_rerun_succeeds(
-    write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path
+    number: signal.Signals, write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
     data = write_jsonl(mixed_rows(12000))
     out = tmp_path / "out"
@@ -88,9 +89,12 @@ def test_a_kill_leaves_no_file_under_a_final_name_and_a_rerun_succeeds(
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     children = children_of(process.pid)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert [path.name for path in out.iterdir()] == [f"data.tmp-{os.uname().nodename}-{process.pid}"]
+    process.send_signal(number)
+    status = process.wait()
+    if number == signal.SIGKILL:
+        assert [path.name for path in out.iterdir()] == [f"data.tmp-{os.uname().nodename}-{process.pid}"]
+    else:
+        assert status == 130 and not out.exists()
     while any(Path(f"/proc/{pid}").exists() for pid in children):
         assert time.monotonic() < deadline, "a worker outlived its parent"
         time.sleep(0.05)
