@@ -1,15 +1,16 @@
 """Corrections to megatron-core 0.16.1 on paths without Transformer Engine and apex.
 
-Each is tested by a resume test; the version gate makes an upgrade of megatron-core a conscious step.
+Each is tested by a resume test. Another version may need other corrections, or be damaged by these, so it is refused.
 """
 
 import functools
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
-_FIXED_VERSIONS = ("0.16.0", "0.16.1")
+from mindllm.errors import UserError
+
+_TESTED_VERSION = "0.16.1"
 
 
 def _fix_distributed_optimizer_reload() -> None:
@@ -79,8 +80,23 @@ def _avoid_checkpoint_manager_process() -> None:
 
 @functools.cache
 def apply() -> None:
-    """Apply the fixes this megatron-core version needs, once per process."""
-    if version("megatron-core") not in _FIXED_VERSIONS:
-        return
+    """Apply the corrections, once per process.
+
+    Raises:
+        UserError: megatron-core is another version than the one they were written for and tested with.
+    """
+    import megatron.core
+
+    check_version(megatron.core.__version__, megatron.core.__path__[0])
     _fix_distributed_optimizer_reload()
     _avoid_checkpoint_manager_process()
+
+
+def check_version(version: str, location: str) -> None:
+    """Refuse a megatron-core whose public version (``0.16.1`` of ``0.16.1+abc``) was not tested. Raises UserError."""
+    if version.partition("+")[0] != _TESTED_VERSION:
+        raise UserError(
+            f"megatron-core {version} in {location} was not tested with this mindllm, which corrects "
+            f"{_TESTED_VERSION} in places; python -m pip install megatron-core=={_TESTED_VERSION}, and take any "
+            "Megatron-LM off PYTHONPATH"
+        )
