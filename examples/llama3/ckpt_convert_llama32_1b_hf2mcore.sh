@@ -2,6 +2,8 @@
 # Llama 3.2 1B: Hugging Face to a torch_dist checkpoint, which loads at any TP x PP.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 SOURCE_ARGS=(
     --load-model-type hf
@@ -14,4 +16,4 @@ TARGET_ARGS=(
     --save-dir "${MCORE_MODEL:-ckpt/llama32_1b_mcore}"
 )
 
-python convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"
+"$PYTHON" convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"

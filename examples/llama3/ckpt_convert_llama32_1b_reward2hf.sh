@@ -2,6 +2,8 @@
 # Llama 3.2 1B: the trained reward model to Hugging Face's sequence classification with one label.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 SOURCE_ARGS=(
     --load-model-type mcore
@@ -14,4 +16,4 @@ TARGET_ARGS=(
     --max-shard-size 5GB
 )
 
-python convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"
+"$PYTHON" convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"

@@ -2,6 +2,8 @@
 # Llama 3.2 1B: a scalar head in place of the output layer, on the SFT model, to start a reward model from.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 SOURCE_ARGS=(
     --load-model-type mcore
@@ -16,4 +18,4 @@ TARGET_ARGS=(
     --seed 0
 )
 
-python convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"
+"$PYTHON" convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"

@@ -2,6 +2,8 @@
 # Prompts with a solution column to indexed data, for Llama 3.2 1B.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 INPUT_ARGS=(
     --input "${INPUT:-dataset/rl/train.jsonl}"
@@ -22,4 +24,4 @@ OUTPUT_ARGS=(
     --log-interval 10000
 )
 
-python preprocess_data.py "${INPUT_ARGS[@]}" "${TOKENIZER_ARGS[@]}" "${OUTPUT_ARGS[@]}"
+"$PYTHON" preprocess_data.py "${INPUT_ARGS[@]}" "${TOKENIZER_ARGS[@]}" "${OUTPUT_ARGS[@]}"

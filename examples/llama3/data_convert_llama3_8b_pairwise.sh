@@ -2,6 +2,8 @@
 # Preference pairs (instruction, input, chosen, rejected) to indexed data, for Llama 3 8B.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 INPUT_ARGS=(
     --input "${INPUT:-dataset/pairs/train.jsonl}"
@@ -21,4 +23,4 @@ OUTPUT_ARGS=(
     --log-interval 10000
 )
 
-python preprocess_data.py "${INPUT_ARGS[@]}" "${TOKENIZER_ARGS[@]}" "${OUTPUT_ARGS[@]}"
+"$PYTHON" preprocess_data.py "${INPUT_ARGS[@]}" "${TOKENIZER_ARGS[@]}" "${OUTPUT_ARGS[@]}"

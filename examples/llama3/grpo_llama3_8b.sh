@@ -2,6 +2,8 @@
 # GRPO of Llama 3 8B with rule rewards on one node of 8 GPUs. RAY_ADDRESS joins a running cluster.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 CHECKPOINT_ARGS=(
     actor_rollout_ref.actor_rollout.load="${MCORE_MODEL:-ckpt/llama3_8b_mcore}"
@@ -20,5 +22,5 @@ PARALLEL_ARGS=(
     "resource_pool.actor_rollout=[8]"
 )
 
-python posttrain_gpt.py --config-name grpo_trainer_llama3_8b \
+"$PYTHON" posttrain_gpt.py --config-name grpo_trainer_llama3_8b \
     "${CHECKPOINT_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${PARALLEL_ARGS[@]}" "$@"

@@ -2,6 +2,8 @@
 # PPO of Llama 3 8B with a critic and a reward model on 16 GPUs, e.g. two nodes of 8. RAY_ADDRESS joins a running cluster.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 CHECKPOINT_ARGS=(
     actor_rollout_ref.actor_rollout.load="${MCORE_MODEL:-ckpt/llama3_8b_sft_mcore}"
@@ -27,5 +29,5 @@ PARALLEL_ARGS=(
     resource_pool.reward=ref
 )
 
-python posttrain_gpt.py --config-name ppo_trainer_llama3_8b \
+"$PYTHON" posttrain_gpt.py --config-name ppo_trainer_llama3_8b \
     "${CHECKPOINT_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${PARALLEL_ARGS[@]}" "$@"

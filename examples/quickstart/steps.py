@@ -137,5 +137,7 @@ def command_line(command: Command) -> list[str]:
 
 
 def print_command(command: Command) -> None:
-    """Show the command as a user would type it."""
-    print(f"\n$ python {shlex.join(map(str, command))}", flush=True)
+    """Show the command as a user would type it in the repository's root."""
+    shown = [str(argument) for argument in (sys.executable, *command)]
+    shown[0] = shown[0].removeprefix(f"{ROOT}/")
+    print(f"\n$ {shlex.join(shown)}", flush=True)

@@ -2,6 +2,8 @@
 # Qwen2.5 7B: Hugging Face to a torch_dist checkpoint, which loads at any TP x PP.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 SOURCE_ARGS=(
     --load-model-type hf
@@ -14,4 +16,4 @@ TARGET_ARGS=(
     --save-dir "${MCORE_MODEL:-ckpt/qwen25_7b_mcore}"
 )
 
-python convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"
+"$PYTHON" convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"

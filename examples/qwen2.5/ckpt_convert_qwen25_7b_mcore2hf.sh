@@ -2,6 +2,8 @@
 # Qwen2.5 7B: the latest trained checkpoint back to Hugging Face.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 SOURCE_ARGS=(
     --load-model-type mcore
@@ -14,4 +16,4 @@ TARGET_ARGS=(
     --max-shard-size 5GB
 )
 
-python convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"
+"$PYTHON" convert_ckpt.py "${SOURCE_ARGS[@]}" "${TARGET_ARGS[@]}"

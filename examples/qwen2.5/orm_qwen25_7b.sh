@@ -2,6 +2,8 @@
 # Reward model of Qwen2.5 7B from preference pairs on one node of 8 GPUs. RAY_ADDRESS joins a running cluster.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 CHECKPOINT_ARGS=(
     training.load="${REWARD_MODEL:-ckpt/qwen25_7b_reward_mcore}"
@@ -19,5 +21,5 @@ PARALLEL_ARGS=(
     "resource_pool.actor_rollout=[8]"
 )
 
-python posttrain_gpt.py --config-name orm_trainer_qwen25_7b \
+"$PYTHON" posttrain_gpt.py --config-name orm_trainer_qwen25_7b \
     "${CHECKPOINT_ARGS[@]}" "${DATA_ARGS[@]}" "${PARALLEL_ARGS[@]}" "$@"

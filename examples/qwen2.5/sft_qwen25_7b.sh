@@ -2,6 +2,8 @@
 # Supervised fine-tuning of Qwen2.5 7B on one node of 8 GPUs. RAY_ADDRESS joins a running cluster.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. scripts/environment.sh
+find_python
 
 CHECKPOINT_ARGS=(
     training.load="${MCORE_MODEL:-ckpt/qwen25_7b_mcore}"
@@ -18,5 +20,5 @@ PARALLEL_ARGS=(
     "resource_pool.actor_rollout=[8]"
 )
 
-python posttrain_gpt.py --config-name sft_trainer_qwen25_7b \
+"$PYTHON" posttrain_gpt.py --config-name sft_trainer_qwen25_7b \
     "${CHECKPOINT_ARGS[@]}" "${DATA_ARGS[@]}" "${PARALLEL_ARGS[@]}" "$@"

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,12 @@ SCRIPTS = sorted(path for path in (ROOT / "examples").glob("*/*.sh") if path.par
 
 
 def command_of(script: Path, tmp_path: Path) -> list[str]:
-    """What the script would run, recorded by a stand-in for python."""
+    """What the script would run, recorded by a stand-in for python, which passes for one with every package."""
     stand_in = tmp_path / "python"
     show = "import shlex, sys; print(shlex.join(sys.argv[1:]))"
-    stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{show}" "$@"\n')
+    stand_in.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\nexec {sys.executable} -c "{show}" "$@"\n')
     stand_in.chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment = os.environ | {"MINDLLM_PYTHON": str(stand_in)}
     done = subprocess.run(["bash", script], env=environment, check=True, capture_output=True, text=True)
     return shlex.split(done.stdout)
 
@@ -41,6 +42,46 @@ def test_a_launch_script_calls_its_door_with_flags_that_exist(script: Path, tmp_
         parse_preprocess(arguments)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_launch_script_ends_no_process_of_others(script: Path):
-    assert "kill" not in script.read_text("utf-8")
+@pytest.fixture
+def find_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs ``find_python`` in an empty folder with the given environment and PATH of the system alone."""
+
+    def run(**environment: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-c", f". {ROOT}/scripts/environment.sh; find_python; echo $PYTHON"]
+        bare = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+        return subprocess.run(command, cwd=tmp_path, env=bare | environment, capture_output=True, text=True)
+
+    return run
+
+
+def interpreter(path: Path, status: int) -> str:
+    """A stand-in for an interpreter with (status 0) or without (status 1) the packages."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\nexit {status}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_launch_scripts_use_the_environment_of_the_quickstart_unless_another_is_active(find_python, tmp_path: Path):
+    made = interpreter(tmp_path / ".venv/bin/python", 0)
+    interpreter(tmp_path / "bin/python", 0)
+    active = interpreter(tmp_path / "mine/bin/python", 0)
+    assert find_python().stdout.strip() == made
+    assert find_python(VIRTUAL_ENV=f"{tmp_path}/mine").stdout.strip() == active
+    assert find_python(CONDA_PREFIX=f"{tmp_path}/mine").stdout.strip() == active
+    assert find_python(MINDLLM_PYTHON=active).stdout.strip() == active
+
+
+def test_launch_scripts_pass_over_an_interpreter_without_the_packages(find_python, tmp_path: Path):
+    interpreter(tmp_path / "base/bin/python", 1)
+    made = interpreter(tmp_path / ".venv/bin/python", 0)
+    assert find_python(CONDA_PREFIX=f"{tmp_path}/base").stdout.strip() == made
+
+
+def test_a_launch_script_says_that_no_interpreter_has_the_packages(find_python, tmp_path: Path):
+    for name in ("python", "python3"):
+        interpreter(tmp_path / "bin" / name, 1)
+    refused = find_python(MINDLLM_PYTHON="/no/such/python")
+    assert refused.returncode == 2 and refused.stderr.startswith("error: none of /no/such/python has torch")
+    refused = find_python()
+    assert refused.returncode == 2 and f"{tmp_path}/.venv/bin/python python python3" in refused.stderr
