@@ -1,52 +1,8 @@
 """Run a post-training stage from a YAML configuration: `python posttrain_gpt.py --help`."""
 
-import signal
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mindllm.config.cli import Command
-
-
-def main(arguments: list[str]) -> int:
-    """Compose, check and run; return the exit status (1: a worker failed, 2: the user can fix it, 130: interrupted)."""
-    from mindllm.config.cli import parse_command
-    from mindllm.errors import UserError, WorkerError
-
-    try:
-        _run(parse_command(arguments))
-        return 0
-    except UserError as error:
-        print(f"error: {error}".replace("\n", "\nerror: "), file=sys.stderr)
-        return 2
-    except WorkerError as error:
-        # The message holds the worker's own traceback; the driver's says nothing more.
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-
-
-def _run(command: "Command") -> None:
-    from mindllm.config import compose_config, resolved_yaml
-
-    config = compose_config(command.config_name, command.overrides, command.config_dir)
-    if command.print_config:
-        print(resolved_yaml(config), end="")
-        return
-    from mindllm import preflight
-
-    passed = preflight.check(config)
-    if command.check_only:
-        print("\n".join(f"ok: {line}" for line in passed))
-        return
-    from mindllm import stages
-
-    stages.run(config)
-
+from mindllm.__main__ import posttrain
 
 if __name__ == "__main__":
-    # A scheduler's SIGTERM ends a run as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(posttrain(sys.argv[1:]))

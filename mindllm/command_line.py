@@ -1,7 +1,9 @@
 """What the command lines of the three entry scripts have in common."""
 
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mindllm.errors import UserError, did_you_mean
@@ -19,6 +21,12 @@ def seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**63 - 1")
     return int(text)
+
+
+def program(script: str, command: str) -> str:
+    """How this program was called: ``mindllm COMMAND`` where it is installed, ``python SCRIPT`` in a checkout."""
+    called = Path(sys.argv[0])
+    return f"mindllm {command}" if called.name == "mindllm" or called.parent.name == "mindllm" else f"python {script}"
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ from pathlib import Path
 from mindllm.checkpoint.converter import convert
 from mindllm.checkpoint.head import HEADS
 from mindllm.checkpoint.options import DEFAULT_MAX_SHARD_BYTES, Options
-from mindllm.command_line import Parser, positive, seed
+from mindllm.command_line import Parser, positive, program, seed
 from mindllm.errors import UserError
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -18,7 +18,7 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 def build_parser() -> Parser:
     """Return the parser; unset options are None, so that one without effect can be refused."""
     parser = Parser(
-        prog="convert_ckpt.py",
+        prog=program("convert_ckpt.py", "convert"),
         description="Convert a model between Hugging Face safetensors and megatron-core checkpoints, bit for bit.",
     )
     parser.add_argument("--load-model-type", choices=("hf", "mcore"), required=True)

@@ -1,14 +1,7 @@
-"""Where the shipped configurations are and what they are called."""
+"""Names of configuration files."""
 
 import difflib
 from pathlib import Path
-
-_IN_CHECKOUT = Path(__file__).resolve().parents[2] / "configs" / "rlxf"
-
-
-def shipped_config_dir() -> Path:
-    """Return ``configs/rlxf`` of this checkout, or of the working directory when the package is installed alone."""
-    return _IN_CHECKOUT if _IN_CHECKOUT.is_dir() else Path.cwd() / "configs" / "rlxf"
 
 
 def config_names(directory: Path) -> list[str]:

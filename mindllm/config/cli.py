@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from mindllm.command_line import Parser
+from mindllm.command_line import Parser, program
 from mindllm.config.actor import ActorConfig
-from mindllm.config.catalog import config_names, shipped_config_dir
+from mindllm.config.catalog import config_names
 from mindllm.config.training import TrainingConfig
+from mindllm.resources import TRAINER_CONFIGS
 
 _STAGES = {
     "sft": "supervised fine-tuning",
@@ -45,11 +46,12 @@ def parse_command(arguments: list[str]) -> Command:
     Raises:
         UserError: a flag is unknown or ``--config-name`` is missing.
     """
+    prog = program("posttrain_gpt.py", "posttrain")
     parser = Parser(
-        prog="posttrain_gpt.py",
-        usage="posttrain_gpt.py --config-name NAME [--config-dir DIR] [--cfg | --check] [key=value ...]",
+        prog=prog,
+        usage=f"{prog} --config-name NAME [--config-dir DIR] [--cfg | --check] [key=value ...]",
         description="Post-train a language model as a YAML configuration says.",
-        epilog=_epilog(),
+        epilog=_epilog(prog),
     )
     parser.add_argument("--config-name", required=True, metavar="NAME", help="a config below, or a YAML file's path")
     parser.add_argument("--config-dir", metavar="DIR", help="where NAME is looked up (default: configs/rlxf)")
@@ -62,9 +64,9 @@ def parse_command(arguments: list[str]) -> Command:
     return Command(found.config_name, found.config_dir, found.overrides, found.cfg, found.check)
 
 
-def _epilog() -> str:
+def _epilog(prog: str) -> str:
     stages = "".join(f"  {name:<10} {meaning}\n" for name, meaning in _STAGES.items())
-    configs = "".join(f"  {name}\n" for name in config_names(shipped_config_dir()))
+    configs = "".join(f"  {name}\n" for name in config_names(TRAINER_CONFIGS))
     keys = "".join(f"  training.{key}: {TrainingConfig.model_fields[key].description}\n" for key in _COMMON_TRAINING)
     keys += "".join(
         f"  actor_rollout_ref.actor_rollout.{key}: {ActorConfig.model_fields[key].description}\n"
@@ -73,5 +75,5 @@ def _epilog() -> str:
     return (
         f"stages (training.stage):\n{stages}\nconfigs (configs/rlxf):\n{configs}\n"
         f"common keys (every key: docs/configuration.md):\n{keys}\n"
-        "example:\n  python posttrain_gpt.py --config-name grpo_trainer_quickstart training.train_iters=20\n"
+        f"example:\n  {prog} --config-name grpo_trainer_quickstart training.train_iters=20\n"
     )

@@ -10,10 +10,11 @@ from typing import Any
 import yaml
 
 from mindllm.config.build import build_config
-from mindllm.config.catalog import config_names, near_names, shipped_config_dir
+from mindllm.config.catalog import config_names, near_names
 from mindllm.config.overrides import apply_overrides, is_file_choice
 from mindllm.config.schema import RunConfig
 from mindllm.errors import UserError
+from mindllm.resources import TRAINER_CONFIGS
 
 
 def compose_config(config_name: str, overrides: list[str], config_dir: str | None = None) -> RunConfig:
@@ -38,7 +39,7 @@ def _locate(config_name: str, config_dir: str | None) -> tuple[Path, str]:
     file = Path(config_name)
     if file.suffix in (".yaml", ".yml") and file.is_file() and config_dir is None:
         return file.parent.resolve(), file.stem
-    directory = Path(config_dir).resolve() if config_dir is not None else shipped_config_dir()
+    directory = Path(config_dir).resolve() if config_dir is not None else TRAINER_CONFIGS
     if not directory.is_dir():
         raise UserError(f"--config-dir {config_dir}: no such directory")
     name = config_name.removesuffix(".yaml")
@@ -58,7 +59,7 @@ def _composed(directory: Path, name: str, choices: list[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    shipped = f"hydra.searchpath=['file://{shipped_config_dir()}']"
+    shipped = f"hydra.searchpath=['file://{TRAINER_CONFIGS}']"
     GlobalHydra.instance().clear()
     try:
         with warnings.catch_warnings(), initialize_config_dir(str(directory), version_base="1.3"):
@@ -94,7 +95,7 @@ def _composition_sentence(error: Exception, directory: Path) -> str:
     if missing is None:
         return _one_line(error)
     group, _, leaf = str(missing).rpartition("/")
-    available = sorted(set(config_names(directory / group)) | set(config_names(shipped_config_dir() / group)))
+    available = sorted(set(config_names(directory / group)) | set(config_names(TRAINER_CONFIGS / group)))
     near = near_names(leaf, available)
     return f"its defaults list names {group or 'config'} file '{leaf}', which does not exist; {near}"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mindllm.command_line import Parser, positive, seed
+from mindllm.command_line import Parser, positive, program, seed
 from mindllm.data.handlers import handler_names
 from mindllm.data.options import PreprocessOptions
 from mindllm.data.order import OrderOptions
@@ -14,7 +14,7 @@ from mindllm.data.templates import template_names
 from mindllm.errors import UserError
 
 _EXAMPLE = """example:
-  python preprocess_data.py --input train.jsonl --output-prefix data/train \\
+  %(prog)s --input train.jsonl --output-prefix data/train \\
     --handler-name PPOAlpacaStyleInstructionHandler --tokenizer-name-or-path models/qwen \\
     --map-keys '{"prompt": "question"}' --seq-length 512
 """
@@ -24,7 +24,7 @@ _HF, _SENTENCEPIECE = "PretrainedFromHF", "GPTSentencePieceTokenizer"
 def build_parser() -> Parser:
     """The parser, with every flag that has an effect and no other."""
     parser = Parser(
-        prog="preprocess_data.py",
+        prog=program("preprocess_data.py", "preprocess"),
         description="Turn json, jsonl, csv, txt (also .gz, .zst), parquet and arrow files into Megatron indexed files.",
         epilog=_EXAMPLE,
     )

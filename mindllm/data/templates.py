@@ -11,14 +11,14 @@ from mindllm.data.messages import Template
 from mindllm.data.template_files import DeclaredTemplate, read_template
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError, did_you_mean
+from mindllm.resources import TEMPLATES
 
-TEMPLATE_DIR = Path(__file__).resolve().parents[2] / "configs" / "templates"
 HF = "hf"
 
 
 def template_names() -> list[str]:
     """Every value `--prompt-type` accepts, a file of the user's own apart."""
-    return sorted([HF, *(path.stem for path in TEMPLATE_DIR.glob("*.yaml"))])
+    return sorted([HF, *(path.stem for path in TEMPLATES.glob("*.yaml"))])
 
 
 def resolve_prompt_type(prompt_type: str | None, spec: TokenizerSpec) -> str:
@@ -52,5 +52,5 @@ def load_template(prompt_type: str, spec: TokenizerSpec, thinking: bool = True) 
 
 def template_path(prompt_type: str) -> Path:
     """File behind a prompt type other than `hf`."""
-    named = TEMPLATE_DIR / f"{prompt_type}.yaml"
+    named = TEMPLATES / f"{prompt_type}.yaml"
     return named if named.is_file() else Path(prompt_type)

@@ -112,9 +112,9 @@ def run_here(main: Callable[[list[str]], int], arguments: list[Any]) -> Outcome:
 
 def post_train(arguments: list[Any], status: int = 0) -> Outcome:
     """Run posttrain_gpt.py in this process (inline executor) and expect an exit status."""
-    import posttrain_gpt
+    from mindllm import posttrain
 
-    outcome = run_here(posttrain_gpt.main, arguments)
+    outcome = run_here(posttrain.main, arguments)
     assert outcome.status == status, outcome.err + outcome.out
     return outcome
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import posttrain_gpt
+from mindllm import posttrain
 from mindllm.checkpoint.cli import main as convert
 from mindllm.data.cli import main as preprocess
 from tests.e2e import tiny
@@ -208,7 +208,7 @@ def test_a_run_that_cannot_work_is_refused_in_one_sentence(name, workspace, tmp_
     case, fragments = BAD_RUNS[name]
     arguments = case(workspace, tmp_path)
     unchanged()
-    check_refusal(run_here(posttrain_gpt.main, arguments), fragments)
+    check_refusal(run_here(posttrain.main, arguments), fragments)
     assert no_ray()
 
 

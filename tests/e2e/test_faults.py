@@ -103,4 +103,4 @@ def test_an_exception_in_a_worker_ends_the_run_with_the_workers_own_traceback(wo
     )
     assert re.match(r"error: actor_rollout rank \d failed:\nTraceback \(most recent call last\):\n  File ", outcome.err)
     assert "load_model" in outcome.err  # a frame of the worker
-    assert "posttrain_gpt.py" not in outcome.err  # and none of the driver
+    assert "posttrain.py" not in outcome.err  # and none of the driver

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import posttrain_gpt
+from mindllm import posttrain
 from mindllm.checkpoint import latest_iteration_dir, read_checkpoint_info
 from mindllm.checkpoint.cli import main as convert
 from tests.e2e.runs import kill_when, lines_logged, metrics, post_train, run_here, start
@@ -89,6 +89,6 @@ BAD_RUNS = {
 def test_a_run_that_cannot_work_is_refused_in_one_sentence(name, ppo_workspace, tmp_path):
     overrides, fragments = BAD_RUNS[name]
     texts = [text.format(root=ppo_workspace.root) for text in overrides]
-    outcome = run_here(posttrain_gpt.main, ppo_workspace.arguments("orm", tmp_path / "run", *texts))
+    outcome = run_here(posttrain.main, ppo_workspace.arguments("orm", tmp_path / "run", *texts))
     check_refusal(outcome, fragments)
     assert not (tmp_path / "run").exists()

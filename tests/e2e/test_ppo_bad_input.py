@@ -2,7 +2,7 @@
 
 import pytest
 
-import posttrain_gpt
+from mindllm import posttrain
 from tests.e2e import tiny
 from tests.e2e.runs import ACTOR, post_train, run_here
 from tests.e2e.test_bad_input import check_refusal, no_ray
@@ -58,7 +58,7 @@ def test_a_run_that_cannot_work_is_refused_in_one_sentence(name, ppo_workspace, 
     if any("{tmp}/tokenizer" in text for text in overrides):
         tiny.write_tokenizer(tmp_path / "tokenizer", [*tiny.VOCABULARY, *"abcdefgh"])
     texts = [text.format(tmp=tmp_path, root=ppo_workspace.root) for text in overrides]
-    outcome = run_here(posttrain_gpt.main, ppo_workspace.arguments("ppo", tmp_path / "run", *texts))
+    outcome = run_here(posttrain.main, ppo_workspace.arguments("ppo", tmp_path / "run", *texts))
     check_refusal(outcome, fragments)
     assert not (tmp_path / "run").exists()
     assert no_ray()

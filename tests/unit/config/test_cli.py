@@ -1,6 +1,5 @@
 """The training door: fast help, one sentence per mistake, exit status 2."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from mindllm import posttrain
 from mindllm.errors import UserError, WorkerError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -16,10 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def door():
-    spec = importlib.util.spec_from_file_location("posttrain_gpt", ROOT / "posttrain_gpt.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return posttrain
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def test_help_answers_fast_and_lists_stages_configs_and_keys():
 
 def test_help_imports_neither_torch_nor_ray_nor_hydra():
     code = (
-        "import sys\nfrom posttrain_gpt import main\n"
+        "import sys\nfrom mindllm.posttrain import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'megatron', 'transformers', 'hydra')))"
     )

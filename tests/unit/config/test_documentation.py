@@ -9,12 +9,12 @@ import yaml
 from mindllm.config import build_config, compose_config
 from mindllm.config.actor import ActorConfig
 from mindllm.config.architecture import ArchitectureKeys
-from mindllm.config.catalog import shipped_config_dir
 from mindllm.config.document import keys_tables
 from mindllm.config.pool import ResourcePool
 from mindllm.config.roles import CriticConfig, RewardModelConfig
 from mindllm.config.sections import AlgorithmConfig, KLControl, RewardConfig, RewardFunction
 from mindllm.config.training import TrainingConfig
+from mindllm.resources import TRAINER_CONFIGS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "configuration.md").read_text()
 SECTIONS = (
@@ -45,7 +45,7 @@ def test_every_key_is_described(section):
 def test_the_pages_example_is_a_valid_configuration():
     raw = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, re.S).group(1))
     del raw["defaults"]
-    raw["model"] = yaml.safe_load((shipped_config_dir() / "model" / "quickstart.yaml").read_text())
+    raw["model"] = yaml.safe_load((TRAINER_CONFIGS / "model" / "quickstart.yaml").read_text())
     assert build_config(raw).actor.lr == 1.5e-4
 
 

@@ -6,9 +6,10 @@ import pytest
 import yaml
 
 from mindllm.config import build_config, compose_config, resolved_yaml
-from mindllm.config.catalog import config_names, shipped_config_dir
+from mindllm.config.catalog import config_names
+from mindllm.resources import TRAINER_CONFIGS
 
-SHIPPED = config_names(shipped_config_dir())
+SHIPPED = config_names(TRAINER_CONFIGS)
 KL = ["algorithm.use_kl_loss=true", "algorithm.kl_loss_coef=0.1", "algorithm.kl_loss_type=k2"]
 
 
@@ -23,7 +24,7 @@ def test_the_configurations_that_the_documents_name_are_shipped():
     assert {"sft_trainer_quickstart", "grpo_trainer_quickstart", "grpo_trainer_llama32_1b"} <= set(SHIPPED)
 
 
-@pytest.mark.parametrize("path", sorted(shipped_config_dir().rglob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(TRAINER_CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_every_key_of_a_shipped_file_carries_a_comment(path):
     for line in path.read_text().splitlines():
         is_leaf = re.match(r"^\s*(- )?[\w-]+: ?\S", line) and not line.lstrip().startswith("#")
