@@ -11,6 +11,7 @@ import mindllm.device  # noqa: F401  prepares the process for megatron-core
 from megatron.core import dist_checkpointing
 
 from mindllm.checkpoint.dist_metadata import read_metadata
+from mindllm.checkpoint.streaming import StreamingStrategy
 from mindllm.parallel.optimizer import Trainer
 from mindllm.parallel.schedule import unwrap
 
@@ -54,11 +55,15 @@ def load_model(chunks: list[Any], directory: Path) -> None:
 
 
 def save_training_state(trainer: Trainer, directory: Path) -> None:
-    """Write model, optimizer and schedule into the existing, empty ``directory`` (collective)."""
+    """Write model, optimizer and schedule into the existing, empty ``directory`` (collective).
+
+    Beside what trains, a rank needs memory for one tensor; with several data-parallel ranks also for its share of the
+    optimizer's state (12 bytes per parameter, divided by all ranks).
+    """
     model = _model_state(trainer.chunks)
     optimizer = trainer.optimizer.sharded_state_dict(_chunks_in_one(model, len(trainer.chunks)), metadata=_SHARDING)
     state = {**model, "optimizer": optimizer, "steps_done": trainer.steps_done}
-    dist_checkpointing.save(state, str(directory))
+    dist_checkpointing.save(state, str(directory), StreamingStrategy())
 
 
 def load_training_state(trainer: Trainer, directory: Path) -> None:

@@ -54,28 +54,14 @@ def _fix_distributed_optimizer_reload() -> None:
     cls.sharded_state_dict = sharded_state_dict
 
 
-class _InProcessQueue:
-    """The two queue methods the checkpoint writer uses, for a writer that runs in the caller's own process."""
+def _describe_optimizer_state_without_copies() -> None:
+    """See ``optimizer_state``."""
+    from mindllm.device import optimizer_state
 
-    def __init__(self) -> None:
-        self._items: list[Any] = []
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
-    def put(self, item: Any) -> None:
-        self._items.append(item)
-
-    def get_nowait(self) -> Any:
-        import queue
-
-        if not self._items:
-            raise queue.Empty
-        return self._items.pop(0)
-
-
-def _avoid_checkpoint_manager_process() -> None:
-    """A synchronous ``torch_dist`` save spawns a Manager process per rank only to own a result queue: 11 s each."""
-    from megatron.core.dist_checkpointing.strategies import filesystem_async
-
-    filesystem_async._results_queue = _InProcessQueue()
+    original = DistributedOptimizer.sharded_param_state_fully_reshardable
+    DistributedOptimizer.sharded_param_state_fully_reshardable = optimizer_state.describe(original)
 
 
 @functools.cache
@@ -89,7 +75,7 @@ def apply() -> None:
 
     check_version(megatron.core.__version__, megatron.core.__path__[0])
     _fix_distributed_optimizer_reload()
-    _avoid_checkpoint_manager_process()
+    _describe_optimizer_state_without_copies()
 
 
 def check_version(version: str, location: str) -> None:

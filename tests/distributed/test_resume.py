@@ -1,13 +1,22 @@
 """Training states: written at one layout, continued at another, as if nothing had happened."""
 
+import queue
 from pathlib import Path
 from typing import Any
 
+import mindllm.device  # noqa: F401  prepares the process for megatron-core
+
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from safetensors.torch import load_file
 
-from mindllm.checkpoint import convert_mcore_to_hf, copy_hf_files, write_checkpoint_info
+from mindllm.checkpoint import convert_mcore_to_hf, copy_hf_files, model_io, write_checkpoint_info
+from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.data.sequences import Sequences
 from mindllm.models.builder import Layout
 from tests.distributed import ranks, shards
@@ -138,3 +147,37 @@ def test_a_resumed_run_steps_with_the_settings_it_is_given_now(name: str, saved:
     reference.step(0.75 * CHANGED.lr)
     ours = shards.assemble([piece for answer in answers for piece in answer], model.arch)
     shards.assert_equal_tensors(ours, reference.weights(), 1e-5, name)
+
+
+def saved_by_megatron_too_on_rank(model: TinyModel, batch: Sequences, ours: Path, theirs: Path, config: Any) -> None:
+    """One step, and the state written by this toolkit and by unedited megatron-core."""
+    worker = ranks.make_worker(model, config, total_steps=TOTAL_STEPS)
+    worker.update(ranks.share_of(batch, config), ranks.objective("sft", batch))
+    worker.save(ours)
+    changed = DistributedOptimizer.sharded_param_state_fully_reshardable
+    DistributedOptimizer.sharded_param_state_fully_reshardable = changed.__wrapped__
+    filesystem_async._results_queue = queue.Queue()  # or megatron starts a process to own one
+    weights = model_io._model_state(worker.trainer.chunks)
+    optimizer = worker.trainer.optimizer.sharded_state_dict(
+        model_io._chunks_in_one(weights, len(worker.trainer.chunks)), metadata=model_io._SHARDING
+    )
+    dist_checkpointing.save({**weights, "optimizer": optimizer}, str(theirs))
+    dist.barrier()
+
+
+@pytest.mark.parametrize(("name", "bf16"), [("tp1", False), ("dp2", True), ("pp2-vpp2", False)])
+def test_a_training_state_holds_what_megatron_itself_would_write(
+    name: str, bf16: bool, models: dict[str, TinyModel], tmp_path: Path
+) -> None:
+    layout, data_parallel = LAYOUTS[name]
+    config, model = ranks.actor_config(layout, max_tokens_per_micro_batch=64, bf16=bf16), models["qwen2"]
+    directories = [tmp_path / "ours", tmp_path / "theirs"]
+    for directory in directories:
+        directory.mkdir()
+    run_ranks(layout, data_parallel, saved_by_megatron_too_on_rank, model, make_batch(model), *directories, config)
+    with TorchDistReader(directories[0]) as ours, TorchDistReader(directories[1]) as theirs:
+        assert ours.keys() == theirs.keys()
+        assert any(key.startswith("optimizer.state.exp_avg_sq.") for key in ours.keys())
+        for key in ours.keys():
+            assert ours.dtype(key) == theirs.dtype(key), key
+            assert np.array_equal(ours.read(key), theirs.read(key)), key

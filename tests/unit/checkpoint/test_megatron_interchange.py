@@ -1,6 +1,7 @@
 """Converted checkpoints against megatron-core itself: its models' keys, its loader, its saver, at several layouts."""
 
 import dataclasses
+import queue
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 
 from mindllm.checkpoint import (
     Options,
@@ -73,6 +75,7 @@ def _load_and_save(hf: Path, layout: Layout, source: Path, target: Path) -> None
     if torch.distributed.get_rank() == 0:
         target.mkdir(parents=True)
     torch.distributed.barrier()
+    filesystem_async._results_queue = queue.Queue()  # or megatron starts a process to own one
     dist_checkpointing.save(_state(chunks), str(target))
 
 
