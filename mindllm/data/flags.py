@@ -51,7 +51,8 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         "--map-keys",
         type=_mapping,
         metavar="JSON",
-        help='your column for each role (docs/data.md): \'{"prompt": "question"}\'; replaces the defaults',
+        help='your columns for the handler\'s roles (docs/data.md): \'{"prompt": "question"}\'; roles not named keep '
+        'their default columns, "" removes one',
     )
     group.add_argument(
         "--dataset-additional-keys",

@@ -1,83 +1,60 @@
 """Alpaca-style rows: instruction, input, output, system, history."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from mindllm.data.handlers.base import DropRow, HandlerOptions, MapKeys, register_handler
-from mindllm.data.handlers.cells import mapped, required_text, text_cell
+from mindllm.data.handlers.cells import columns_that_must_exist, mapped, required_text, text_cell
 from mindllm.data.handlers.instructions import InstructionHandler
 from mindllm.data.handlers.pairs import PairHandler
 from mindllm.data.handlers.prompts import AnsweredPromptHandler, PromptHandler
 from mindllm.data.messages import Message, Tools
 from mindllm.data.rows import Row
-from mindllm.errors import UserError
 
-_ROLES = ("prompt", "query", "response", "system", "history")
-_PAIR_ROLES = ("prompt", "query", "chosen", "rejected", "system", "history")
-
-
-class _Columns(NamedTuple):
-    """Which column plays which role; None = no such column is read."""
-
-    prompt: str | None = None
-    query: str | None = None
-    response: str | None = None
-    system: str | None = None
-    history: str | None = None
-    chosen: str | None = None
-    rejected: str | None = None
-
-
-_DEFAULT_COLUMNS = _Columns("instruction", "input", "output", "system", "history")
-_DEFAULT_PAIR_COLUMNS = _DEFAULT_COLUMNS._replace(response=None, chosen="chosen", rejected="rejected")
+_PROMPT_COLUMNS: dict[str, str | None] = {
+    "prompt": "instruction",
+    "query": "input",
+    "system": "system",
+    "history": "history",
+}
+_DIALOGUE_COLUMNS = {**_PROMPT_COLUMNS, "response": "output"}
+_PAIR_COLUMNS = {**_PROMPT_COLUMNS, "chosen": "chosen", "rejected": "rejected"}
 
 
 class AlpacaRows:
-    """The Alpaca row shape under a column mapping, which replaces the defaults (an empty name means none)."""
+    """The Alpaca row shape under a column mapping, which takes the place of the defaults it names."""
 
-    def __init__(self, columns: _Columns, required: list[str]) -> None:
-        self._columns = columns
-        self.required = required
-        self.consumed = {name for name in columns._replace(response=None) if name}
+    def __init__(
+        self, map_keys: MapKeys | None, defaults: Mapping[str, str | None], required: tuple[str, ...] = ("prompt",)
+    ) -> None:
+        """Bind roles to columns.
+
+        Raises:
+            UserError: an unknown role, or no column for a required one.
+        """
+        self._columns = mapped(map_keys, defaults, required)
+        self.required = columns_that_must_exist(map_keys, self._columns, required)
+        self.consumed = {column for role in _PROMPT_COLUMNS if (column := self._columns[role])}
 
     @classmethod
     def for_prompts(cls, map_keys: MapKeys | None) -> "AlpacaRows":
-        """Rows of which only the prompt is used.
+        """Rows of which only the prompt is used. A column for the response may be named, but is not read.
 
         Raises:
-            UserError: unknown role, or no column for the prompt.
+            UserError: as `__init__`.
         """
-        if map_keys is None:
-            return cls(_DEFAULT_COLUMNS, ["instruction"])
-        columns = _Columns(**mapped(map_keys, _ROLES))
-        # The older form maps the response to the prompt's column; the response itself is never read.
-        columns = columns._replace(prompt=columns.prompt or columns.response, response=None)
-        if columns.prompt is None:
-            raise UserError("--map-keys names no column for 'prompt'")
-        return cls(columns, [name for name in columns if name])
+        mapped(map_keys, _DIALOGUE_COLUMNS)  # refuses names that are wrong anywhere
+        read = {role: column for role, column in (map_keys or {}).items() if role != "response"}
+        return cls(read, _PROMPT_COLUMNS)
 
     @classmethod
     def for_dialogues(cls, map_keys: MapKeys | None) -> "AlpacaRows":
-        """Rows of which prompt and response are used.
-
-        Raises:
-            UserError: unknown role, or no column for prompt or response.
-        """
-        if map_keys is None:
-            return cls(_DEFAULT_COLUMNS, ["instruction", "output"])
-        columns = _Columns(**mapped(map_keys, _ROLES, required=("prompt", "response")))
-        return cls(columns, [name for name in columns if name])
+        """Rows of which prompt and response are used. Raises UserError as `__init__`."""
+        return cls(map_keys, _DIALOGUE_COLUMNS, ("prompt", "response"))
 
     @classmethod
     def for_pairs(cls, map_keys: MapKeys | None) -> "AlpacaRows":
-        """Rows of which two answers are compared.
-
-        Raises:
-            UserError: unknown role, or no column for prompt, chosen or rejected.
-        """
-        if map_keys is None:
-            return cls(_DEFAULT_PAIR_COLUMNS, ["instruction", "chosen", "rejected"])
-        columns = _Columns(**mapped(map_keys, _PAIR_ROLES, required=("prompt", "chosen", "rejected")))
-        return cls(columns, [name for name in columns if name])
+        """Rows of which two answers are compared. Raises UserError as `__init__`."""
+        return cls(map_keys, _PAIR_COLUMNS, ("prompt", "chosen", "rejected"))
 
     def tools(self, row: Row) -> Tools:
         """None; see `RowShape.tools`."""
@@ -85,7 +62,7 @@ class AlpacaRows:
 
     def prompt(self, row: Row) -> list[Message]:
         """System prompt, history and the row's question; see `PromptShape.prompt`."""
-        system = text_cell(row, self._columns.system, "system")
+        system = text_cell(row, self._columns["system"], "system")
         messages = [Message("system", system)] if system else []
         messages += self._history(row)
         messages.append(Message("user", self.prompt_text(row)))
@@ -93,9 +70,9 @@ class AlpacaRows:
 
     def prompt_text(self, row: Row) -> str:
         """The instruction, with the input, if any, on the next line; see `PromptShape.prompt_text`."""
-        parts = [text_cell(row, self._columns.prompt, "prompt"), text_cell(row, self._columns.query, "query")]
+        parts = [text_cell(row, self._columns["prompt"], "prompt"), text_cell(row, self._columns["query"], "query")]
         if not any(part.strip() for part in parts):
-            raise DropRow("null_prompt" if row.values.get(self._columns.prompt or "") is None else "empty_prompt")
+            raise DropRow("null_prompt" if row.values.get(self._columns["prompt"] or "") is None else "empty_prompt")
         return "\n".join(part for part in parts if part)
 
     def dialogue(self, row: Row) -> list[Message]:
@@ -104,17 +81,17 @@ class AlpacaRows:
 
     def reference(self, row: Row) -> str:
         """The answer; see `AnsweredShape.reference`."""
-        return required_text(row, self._columns.response, "response")
+        return required_text(row, self._columns["response"], "response")
 
     def pair(self, row: Row) -> tuple[list[Message], list[Message]]:
         """The prompt with each of its two answers; see `PairShape.pair`."""
         prompt = self.prompt(row)
-        chosen = Message("assistant", required_text(row, self._columns.chosen, "chosen"))
-        rejected = Message("assistant", required_text(row, self._columns.rejected, "rejected"))
+        chosen = Message("assistant", required_text(row, self._columns["chosen"], "chosen"))
+        rejected = Message("assistant", required_text(row, self._columns["rejected"], "rejected"))
         return [*prompt, chosen], [*prompt, rejected]
 
     def _history(self, row: Row) -> list[Message]:
-        turns = row.values.get(self._columns.history) if self._columns.history else None
+        turns = row.values.get(self._columns["history"]) if self._columns["history"] else None
         if not isinstance(turns or [], list):
             raise DropRow("invalid_history")
         messages = []

@@ -1,7 +1,7 @@
 """Reading cells, and column mappings."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mindllm.data.handlers.base import DropRow, MapKeys
@@ -10,23 +10,47 @@ from mindllm.data.rows import Row
 from mindllm.errors import UserError, did_you_mean
 
 
-def mapped(map_keys: MapKeys, roles: Sequence[str], required: Iterable[str] = ()) -> dict[str, str | None]:
-    """The column of each role under a mapping; None where it names none (an empty name means none).
+def mapped(
+    map_keys: MapKeys | None, defaults: Mapping[str, str | None], required: Iterable[str] = ()
+) -> dict[str, str | None]:
+    """The column of each role: the one a mapping names, else the default; None where there is none.
+
+    A default gives way where the mapping reads its column in another role: ``{"prompt": "input"}`` must not make
+    `input` the query too.
+
+    Args:
+        map_keys: a column for some roles, as the user gave it; an empty name removes a role's column.
+        defaults: every role there is, with the column it is read from unless the mapping says otherwise.
+        required: roles that must have a column.
 
     Raises:
         UserError: an unknown role, a required one without a column, or a column that is no name.
     """
-    for role, column in map_keys.items():
-        if role not in roles:
+    given = map_keys or {}
+    for role, column in given.items():
+        if role not in defaults:
             raise UserError(
-                f"--map-keys: unknown key '{role}'; known are {', '.join(roles)}{did_you_mean(role, roles)}"
+                f"--map-keys: unknown key '{role}'; known are {', '.join(defaults)}{did_you_mean(role, defaults)}"
             )
         if not isinstance(column, str):
             raise UserError(f"--map-keys: '{role}' must be a column name, found {column!r}")
+    taken = set(given.values())
+    columns = {
+        role: (given[role] or None) if role in given else (None if default in taken else default)
+        for role, default in defaults.items()
+    }
     for role in required:
-        if not map_keys.get(role):
-            raise UserError(f"--map-keys names no column for '{role}'")
-    return {role: map_keys.get(role) or None for role in roles}
+        if columns[role] is None:
+            raise UserError(f"--map-keys leaves no column for '{role}'")
+    return columns
+
+
+def columns_that_must_exist(
+    map_keys: MapKeys | None, columns: Mapping[str, str | None], required: Iterable[str] = ()
+) -> list[str]:
+    """The columns of `mapped` roles that are required or that the mapping names; other defaults may be absent."""
+    must = (*required, *(map_keys or {}))
+    return sorted({column for role in must if (column := columns.get(role))})
 
 
 def checked_text(value: Any, role: str) -> str:

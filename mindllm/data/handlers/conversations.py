@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mindllm.data.handlers.base import DropRow, HandlerOptions, MapKeys, register_handler
-from mindllm.data.handlers.cells import checked_text, mapped, text_cell, tools_cell
+from mindllm.data.handlers.cells import checked_text, columns_that_must_exist, mapped, text_cell, tools_cell
 from mindllm.data.handlers.instructions import InstructionHandler
 from mindllm.data.handlers.pairs import PairHandler
 from mindllm.data.handlers.prompts import AnsweredPromptHandler, PromptHandler
@@ -14,7 +14,7 @@ from mindllm.data.messages import Message, Role, ToolCall, Tools
 from mindllm.data.rows import Row
 from mindllm.errors import UserError, did_you_mean
 
-_COLUMN_ROLES = ("messages", "system", "tools", "chosen", "rejected")
+_COLUMNS: dict[str, str | None] = {role: role for role in ("messages", "system", "tools", "chosen", "rejected")}
 _BEFORE: dict[Role, tuple[Role | None, ...]] = {  # which turns a turn may follow; None = the beginning
     "user": (None, "system", "assistant"),
     "assistant": ("user", "tool"),
@@ -67,12 +67,9 @@ class ConversationRows:
         """
         given = dict(map_keys or {})
         self._style = _style(messages, {**tags, **_checked_tags(given.pop("tags", {}))})
-        defaults = {role: role for role in _COLUMN_ROLES}
-        defaults["messages"] = messages
         must = ("messages", *required)
-        self._columns = mapped(given, _COLUMN_ROLES, must) if map_keys and given else dict(defaults)
-        named = {name for role, name in self._columns.items() if name and (given or role in must)}
-        self.required = sorted(named)
+        self._columns = mapped(given, {**_COLUMNS, "messages": messages}, must)
+        self.required = columns_that_must_exist(given, self._columns, must)
         self.consumed = {name for role in ("messages", "system", "tools") if (name := self._columns[role])}
 
     def tools(self, row: Row) -> Tools:

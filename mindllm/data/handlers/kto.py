@@ -7,22 +7,21 @@ import numpy as np
 
 from mindllm.data.encoding import Tokenized
 from mindllm.data.handlers.base import DropRow, Handler, HandlerOptions, Sample, register_handler
-from mindllm.data.handlers.cells import mapped, required_text, text_cell
+from mindllm.data.handlers.cells import columns_that_must_exist, mapped, required_text, text_cell
 from mindllm.data.handlers.limits import fit_dialogue
 from mindllm.data.messages import Message, Rendered, Tools
 from mindllm.data.rows import Row
 
-_ROLES = ("prompt", "completion", "label", "system")
+_REQUIRED = ("prompt", "completion", "label")
+_COLUMNS: dict[str, str | None] = {role: role for role in (*_REQUIRED, "system")}
 
 
 class JudgedRows:
     """Rows with `prompt`, `completion`, `label` (true = wanted), and `system` if there."""
 
     def __init__(self, options: HandlerOptions) -> None:
-        given = options.map_keys
-        must = ("prompt", "completion", "label")
-        self._columns = {role: role for role in _ROLES} if given is None else mapped(given, _ROLES, must)
-        self.required = [name for role in must if (name := self._columns[role])]
+        self._columns = mapped(options.map_keys, _COLUMNS, _REQUIRED)
+        self.required = columns_that_must_exist(options.map_keys, self._columns, _REQUIRED)
 
     def tools(self, row: Row) -> Tools:
         """None; see `RowShape.tools`."""

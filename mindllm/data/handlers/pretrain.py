@@ -63,8 +63,7 @@ class GeneralPretrainHandler(TextHandler):
     @classmethod
     def make_shape(cls, options: HandlerOptions) -> TextRows:
         """See `Handler.make_shape`."""
-        columns = mapped(options.map_keys, ("text",), ("text",)) if options.map_keys is not None else {"text": "text"}
-        return TextRows(columns["text"] or "text")
+        return TextRows(mapped(options.map_keys, {"text": "text"}, ("text",))["text"] or "")
 
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""

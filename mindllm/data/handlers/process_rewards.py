@@ -8,7 +8,7 @@ import numpy as np
 
 from mindllm.data.encoding import IGNORED, Tokenized
 from mindllm.data.handlers.base import DropRow, Handler, HandlerOptions, Sample, register_handler
-from mindllm.data.handlers.cells import mapped, required_text
+from mindllm.data.handlers.cells import columns_that_must_exist, mapped, required_text
 from mindllm.data.messages import Rendered, Tools
 from mindllm.data.rows import Row
 from mindllm.data.tokenizer import TokenizerSpec
@@ -19,10 +19,10 @@ class StepRows:
     """Rows with a text (`input`) and the judgements of its steps (`value`: a list, or the text with them put in)."""
 
     def __init__(self, options: HandlerOptions) -> None:
-        given = options.map_keys
-        columns = {"input": "input", "value": "value"} if given is None else mapped(given, ("input", "value"))
-        self._input, self._value = columns["input"] or "input", columns["value"] or "value"
-        self.required = [self._input, self._value]
+        roles = ("input", "value")
+        columns = mapped(options.map_keys, {role: role for role in roles}, roles)
+        self.required = columns_that_must_exist(options.map_keys, columns, roles)
+        self._input, self._value = columns["input"], columns["value"] or ""
         self._placeholder = options.placeholder_token or ""
 
     def tools(self, row: Row) -> Tools:

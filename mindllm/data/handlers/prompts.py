@@ -48,10 +48,10 @@ class PromptHandler(Handler):
         if wanted is not None:
             return {name: row.values.get(name) for name in wanted}
         extra = {name: value for name, value in row.values.items() if name not in self.shape.consumed}
-        if PROMPT_COLUMN in extra and PROMPT_COLUMN not in (self.options.map_keys or {}).values():
+        if PROMPT_COLUMN in extra:
             raise UserError(
-                f"column '{PROMPT_COLUMN}' is not mapped, but the raw prompt text is kept under that name; "
-                "map it with --map-keys or rename it"
+                f"column '{PROMPT_COLUMN}' is not part of the prompt, but the raw prompt text is kept under that name; "
+                f"name its role with --map-keys, or keep other columns with --dataset-additional-keys"
             )
         return extra
 

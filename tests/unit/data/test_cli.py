@@ -67,7 +67,7 @@ def test_a_good_run_prints_its_counts_and_speed(run: Run, tmp_path: Path, capsys
         ({"map_keys": "{prompt: question}"}, "not valid JSON"),
         ({"map_keys": '{"prompt": 1}'}, "--map-keys: 'prompt' must be a column name, found 1"),
         ({"map_keys": "[1]"}, "must be an object from names to column names"),
-        ({"handler_name": SFT, "map_keys": '{"prompt": "question"}'}, "names no column for 'response'"),
+        ({"handler_name": SFT, "map_keys": '{"response": ""}'}, "leaves no column for 'response'"),
         ({"seq_length": 0}, "'0' is not a positive whole number"),
         ({"seq_length": "many"}, "not a positive whole number"),
         ({"overlong": "drop", "seq_length": 9}, f"--overlong has no effect with {PPO}; use --prompt-overlong"),

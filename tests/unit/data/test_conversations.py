@@ -158,9 +158,11 @@ def test_a_template_without_tools_refuses_them(encode: Encode) -> None:
 
 def test_columns_and_the_names_within_turns_can_be_mapped(encode: Encode, decode: Decode) -> None:
     tags = {"role_tag": "who", "content_tag": "says", "user_tag": "me", "assistant_tag": "it"}
-    row = {"chat": [{"who": "me", "says": "a"}, {"who": "it", "says": "1"}], "system": "not read"}
-    encoded = encode(SFT, row, map_keys={"messages": "chat", "tags": tags})
-    assert trained(encoded, decode) == "1<|im_end|>" and "not read" not in decode(encoded.tokens["input_ids"])
+    row = {"chat": [{"who": "me", "says": "a"}, {"who": "it", "says": "1"}], "system": "Be brief."}
+    for system, expected in [({}, True), ({"system": ""}, False)]:
+        encoded = encode(SFT, row, map_keys={"messages": "chat", "tags": tags, **system})
+        assert trained(encoded, decode) == "1<|im_end|>"
+        assert ("Be brief." in decode(encoded.tokens["input_ids"])) is expected
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_columns_and_the_names_within_turns_can_be_mapped(encode: Encode, decode
         ({"tags": {"role": "who"}}, "unknown tag 'role'; .*; did you mean 'role_tag'"),
         ({"tags": "who"}, "'tags' must be an object"),
         ({"messages": ["chat"]}, "'messages' must be a column name"),
-        ({"system": "s"}, "names no column for 'messages'"),
+        ({"messages": ""}, "leaves no column for 'messages'"),
     ],
 )
 def test_a_mapping_that_makes_no_sense_is_refused(encode: Encode, map_keys: dict[str, Any], message: str) -> None:

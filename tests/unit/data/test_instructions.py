@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindllm.data.handlers import Encoded, HandlerOptions, build_handler
+from mindllm.data.handlers import Encoded, HandlerOptions, build_handler, handler_class
 from mindllm.data.rows import Row
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError
@@ -122,7 +122,28 @@ def test_a_template_whose_markers_the_tokenizer_lacks_is_refused(spec: Tokenizer
         build_handler(HandlerOptions(HANDLER, "chatml"), lacking).encode([Row("r", 1, THREE_TURNS)])
 
 
-@pytest.mark.parametrize("map_keys", [{"prompt": "q"}, {"response": "a"}, {"prompt": "q", "response": ""}])
-def test_both_prompt_and_response_must_be_mapped(encode: Encode, map_keys: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="--map-keys names no column for '(prompt|response)'"):
+@pytest.mark.parametrize("map_keys", [{"prompt": ""}, {"prompt": "output"}, {"prompt": "q", "response": ""}])
+def test_a_mapping_must_leave_columns_for_prompt_and_response(encode: Encode, map_keys: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="--map-keys leaves no column for '(prompt|response)'"):
         encode(HANDLER, map_keys=map_keys)
+
+
+@pytest.mark.parametrize(
+    ("handler", "map_keys", "required"),
+    [
+        (HANDLER, {}, ["instruction", "output"]),
+        (HANDLER, {"prompt": "q"}, ["output", "q"]),
+        (HANDLER, {"prompt": "q", "system": "s"}, ["output", "q", "s"]),
+        ("PPOAlpacaStyleInstructionHandler", {"prompt": "q", "response": "a"}, ["q"]),
+        ("SharegptStyleInstructionHandler", {"system": "s"}, ["conversations", "s"]),
+        ("OpenAIInstructionHandler", {"messages": "m", "tools": ""}, ["m"]),
+        ("SharegptStylePairwiseHandler", {"chosen": "a"}, ["a", "conversations", "rejected"]),
+        ("KTOHandler", {"label": "wanted"}, ["completion", "prompt", "wanted"]),
+        ("GeneralPretrainHandler", {"text": "body"}, ["body"]),
+        ("AlpacaStyleProcessRewardHandler", {"value": "v"}, ["input", "v"]),
+    ],
+)
+def test_required_columns_are_those_named_and_the_defaults_of_needed_roles(
+    handler: str, map_keys: dict[str, str], required: list[str]
+) -> None:
+    assert sorted(handler_class(handler).required_columns(HandlerOptions(handler, map_keys=map_keys))) == required

@@ -70,16 +70,16 @@ def test_truncation_cuts_the_answers_and_drops_pairs_that_become_equal(encode: E
 
 
 def test_other_columns_can_be_mapped(encode: Encode, decode: Decode) -> None:
-    row = {"q": "Hi", "good": "yes", "bad": "no"}
-    encoded = encode(HANDLER, row, map_keys={"prompt": "q", "chosen": "good", "rejected": "bad"})
+    row = {"q": "Hi", "good": "yes", "rejected": "no"}
+    encoded = encode(HANDLER, row, map_keys={"prompt": "q", "chosen": "good"})
     assert trained(encoded, "chosen_labels", decode) == "yes<|im_end|>"
 
 
 @pytest.mark.parametrize(
     ("map_keys", "message"),
     [
-        ({"prompt": "q", "chosen": "a"}, "names no column for 'rejected'"),
-        ({"prompt": "q", "response": "a"}, "unknown key 'response'; known are prompt, query, chosen, rejected"),
+        ({"prompt": "q", "rejected": ""}, "leaves no column for 'rejected'"),
+        ({"prompt": "q", "response": "a"}, "unknown key 'response'; known are prompt, .*, chosen, rejected"),
     ],
 )
 def test_a_mapping_without_both_answers_is_refused(encode: Encode, map_keys: dict[str, str], message: str) -> None:

@@ -32,7 +32,6 @@ def test_a_prompt_only_mapping_works_and_extra_columns_are_kept(encode: Encode, 
     "map_keys",
     [
         {"prompt": "prompt", "query": "", "response": "prompt", "system": ""},
-        {"response": "prompt"},
         {"prompt": "prompt", "response": "answer"},
     ],
 )
@@ -106,8 +105,33 @@ def test_a_long_prompt_is_an_error_that_names_row_and_lengths_when_asked(encode:
 
 
 def test_an_unmapped_prompt_column_is_refused_because_its_name_is_taken(encode: Encode) -> None:
-    with pytest.raises(UserError, match=r"rows\.jsonl:1: column 'prompt' is not mapped"):
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: column 'prompt' is not part of the prompt"):
         encode(HANDLER, {"instruction": "Hi", "prompt": "other"})
+
+
+@pytest.mark.parametrize("handler", [HANDLER, "R1AlpacaStyleInstructionHandler", "AlpacaStyleInstructionHandler"])
+def test_columns_that_the_mapping_does_not_name_are_read_by_default(
+    encode: Encode, decode: Decode, handler: str
+) -> None:
+    row = {"question": "third", "input": "more", "system": "Be brief.", "history": [["first", "1"]], "output": "3"}
+    earlier = f"<|im_start|>system\nBe brief.<|im_end|>\n{user('first')}{HEADER}1<|im_end|>\n"
+    prompt = earlier + user("third\nmore") + HEADER
+    assert decode(encode(handler, row, map_keys={"prompt": "question"}).tokens["input_ids"]).startswith(prompt)
+    removed = {"prompt": "question", "system": "", "query": "", "history": ""}
+    assert decode(encode(handler, row, map_keys=removed).tokens["input_ids"]).startswith(user("third") + HEADER)
+
+
+def test_a_removed_column_is_kept_for_the_rewards(encode: Encode) -> None:
+    row = {"question": "a", "system": "s", "input": "i"}
+    kept = encode(HANDLER, row, map_keys={"prompt": "question", "system": ""}).columns
+    assert kept == [{"system": "s", "prompt": "a\ni"}]
+
+
+def test_a_column_is_not_read_twice_because_it_is_another_roles_default(encode: Encode, decode: Decode) -> None:
+    encoded = encode(HANDLER, {"input": "a", "output": "b"}, map_keys={"prompt": "input"})
+    assert decode(encoded.tokens["input_ids"]) == user("a") + HEADER and encoded.columns == [
+        {"output": "b", "prompt": "a"}
+    ]
 
 
 def test_an_unknown_mapping_key_gets_a_suggestion(encode: Encode) -> None:
