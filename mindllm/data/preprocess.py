@@ -17,9 +17,9 @@ from mindllm.data.outputs import PackingOptions, output_prefix, output_prefixes,
 from mindllm.data.parts import Joined, join_parts
 from mindllm.data.pick_engine import pick_engine
 from mindllm.data.pool import Job
-from mindllm.data.readers import InputFiles, columns_of, find_inputs
+from mindllm.data.readers import InputFiles, check_columns, find_inputs
 from mindllm.data.tokenizer import TokenizerSpec
-from mindllm.errors import UserError, did_you_mean
+from mindllm.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def prepare(options: PreprocessOptions) -> PreparedRun:
     required = kind.required_columns(chosen)
     files = find_inputs(options.inputs)
     for path in files.paths:
-        _check_columns(path, required)
+        check_columns(path, required)
     order = make_order(files.source_counts, options.order)
     build_handler(chosen, spec)  # a template that does not fit is found here, not in a worker
     _packing(options, spec)
@@ -86,16 +86,6 @@ def preprocess(options: PreprocessOptions) -> dict[str, dict[str, Any]]:
 def _load_spec(path: Path) -> TokenizerSpec:
     is_model = path.suffix == ".model" and not path.is_dir()
     return TokenizerSpec.load_sentencepiece(path) if is_model else TokenizerSpec.load(path)
-
-
-def _check_columns(path: Path, required: list[str]) -> None:
-    available = columns_of(path)
-    missing = [name for name in required if name not in available]
-    if missing and available:
-        raise UserError(
-            f"{path} has no column '{missing[0]}' (--map-keys names columns); columns are {', '.join(available)}"
-            f"{did_you_mean(missing[0], available)}"
-        )
 
 
 def _packing(options: PreprocessOptions, spec: TokenizerSpec) -> PackingOptions | None:

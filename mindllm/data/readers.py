@@ -1,16 +1,16 @@
 """The files of a run: found, counted, and read as one stream of rows."""
 
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from mindllm.data.formats import FORMATS, Scan, format_of, is_known, is_saved_dataset
 from mindllm.data.rows import Row
-from mindllm.errors import UserError
+from mindllm.errors import UserError, did_you_mean
 
-_PEEKED_ROWS = 100
+_SHOWN_COLUMNS = 50  # in a message
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,26 @@ def find_inputs(inputs: list[str]) -> InputFiles:
     return files
 
 
-def columns_of(path: Path) -> list[str]:
-    """Names of the columns in a file's first rows, in order of appearance."""
-    names: dict[str, None] = {}
-    for row in islice(format_of(path).read(path, 0), _PEEKED_ROWS):
-        names.update(dict.fromkeys(row.values))
-    return list(names)
+def check_columns(path: Path, required: Iterable[str]) -> None:
+    """Check that every required column is in some row of a file, reading as many rows as that takes.
+
+    Raises:
+        UserError: a column is in no row; the message lists those that are. A file without rows passes.
+    """
+    file_format, missing = format_of(path), set(required)
+    found: dict[str, None] = {}  # in order of appearance
+    for row in file_format.read(path, 0):
+        found.update(dict.fromkeys(row.values))
+        missing -= row.values.keys()
+        if not missing or (file_format.has_schema and found):
+            break
+    if missing and found:
+        name = next(name for name in required if name in missing)
+        raise UserError(
+            f"{path} has no column '{name}' (--map-keys names columns); columns are "
+            f"{', '.join(islice(found, _SHOWN_COLUMNS))}{', ...' if len(found) > _SHOWN_COLUMNS else ''}"
+            f"{did_you_mean(name, found)}"
+        )
 
 
 def _split_list(name: str) -> list[str]:

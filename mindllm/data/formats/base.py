@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, ClassVar, NamedTuple, cast
 
 from mindllm.data.rows import Row
 from mindllm.errors import UserError
@@ -31,7 +31,13 @@ class Scan:
 
 
 class Format(ABC):
-    """A file type."""
+    """A file type.
+
+    `has_schema` says that all rows of a file have the same columns, and the same keys in every object: a null then
+    means a value that is null as well as one that is absent.
+    """
+
+    has_schema: ClassVar[bool] = False
 
     @abstractmethod
     def scan(self, path: Path) -> Scan:

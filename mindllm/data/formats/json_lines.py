@@ -73,6 +73,8 @@ class JsonLines(LineFormat):
 class TextLines(LineFormat):
     """One document a line, as column `text`."""
 
+    has_schema = True
+
     def parse_text(self, source: str, number: int, text: str) -> Row:
         """See `LineFormat.parse_text`."""
         return Row(source, number, {"text": text.rstrip("\r\n")})

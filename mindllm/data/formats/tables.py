@@ -23,6 +23,8 @@ _BATCH = 1024  # rows
 class Parquet(Format):
     """Parquet files."""
 
+    has_schema = True
+
     def scan(self, path: Path) -> Scan:
         """See `Format.scan`."""
         import pyarrow.parquet as pq
@@ -48,12 +50,14 @@ class Parquet(Format):
                 for batch in file.iter_batches(_BATCH, row_groups=[group]):
                     offset = min(max(skip - number, 0), batch.num_rows)
                     for place, values in enumerate(batch.slice(offset).to_pylist(), number + offset + 1):
-                        yield Row(str(path), place, values)
+                        yield Row(str(path), place, values, has_schema=True)
                     number += batch.num_rows
 
 
 class Arrow(Format):
     """Arrow files, in the file or the stream format."""
+
+    has_schema = True
 
     def scan(self, path: Path) -> Scan:
         """See `Format.scan`."""
@@ -69,12 +73,14 @@ class Arrow(Format):
         for batch in _arrow_batches(path):
             for start in range(max(skip - first, 0), batch.num_rows, _BATCH):
                 for number, values in enumerate(batch.slice(start, _BATCH).to_pylist(), first + start + 1):
-                    yield Row(str(path), number, values)
+                    yield Row(str(path), number, values, has_schema=True)
             first += batch.num_rows
 
 
 class Csv(Format):
     """csv files with a header line; every cell is text."""
+
+    has_schema = True
 
     def scan(self, path: Path) -> Scan:
         """See `Format.scan`."""
@@ -101,6 +107,8 @@ class Csv(Format):
 class SavedDataset(Format):
     """Directories written by `datasets.Dataset.save_to_disk`."""
 
+    has_schema = True
+
     def scan(self, path: Path) -> Scan:
         """See `Format.scan`."""
         return Scan(len(_load_dataset(path)))
@@ -115,7 +123,7 @@ class SavedDataset(Format):
         for start in range(skip, len(dataset), _BATCH):
             columns = dataset[start : start + _BATCH]
             for number, cells in enumerate(zip(*columns.values(), strict=True), start + 1):
-                yield Row(str(path), number, dict(zip(columns, cells, strict=True)))
+                yield Row(str(path), number, dict(zip(columns, cells, strict=True)), has_schema=True)
 
 
 def _csv_row(source: str, number: int, header: list[str], cells: list[str]) -> Row:

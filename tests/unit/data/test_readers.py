@@ -2,14 +2,17 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mindllm.data.formats import FORMATS
-from mindllm.data.readers import columns_of, find_inputs
+from mindllm.data.formats import FORMATS, format_of
+from mindllm.data.readers import check_columns, find_inputs
+from mindllm.data.rows import Row
 from mindllm.errors import UserError
 
 
@@ -82,9 +85,31 @@ def test_any_range_of_rows_crosses_file_borders(tmp_path: Path, start: int, stop
     assert [row.values["n"] for row in files.rows(start, stop)] == list(range(start, stop))
 
 
-def test_columns_are_those_of_the_first_rows(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"y": 2, "x": 1}\n')
-    assert columns_of(tmp_path / "a.jsonl") == ["x", "y"]
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_a_column_may_appear_late_in_a_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_text('{"x": 1}\n' * 1000 + '{"y": 2, "x": 1}\n')
+    check_columns(path, ["x", "y"])
+    with pytest.raises(UserError, match=r"has no column 'xy' .*; columns are x, y; did you mean 'y'\?"):
+        check_columns(path, ["x", "xy"])
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.txt"])
+def test_the_columns_of_a_table_are_known_from_its_first_row(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / name
+    write_parquet(path, [1, 2]) if name == "a.parquet" else write_as(path, [1, 2])
+    kind = type(format_of(path))
+    read = kind.read
+
+    def read_one(*args: Any) -> Iterator[Row]:
+        yield next(read(*args))
+        pytest.fail("read on")
+
+    monkeypatch.setattr(kind, "read", read_one)
+    with pytest.raises(UserError, match=r"has no column 'm' .*; columns are (n|text)$"):
+        check_columns(path, ["m"])
 
 
 @pytest.mark.parametrize(
