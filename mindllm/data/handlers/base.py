@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
@@ -140,6 +140,10 @@ class Handler(ABC):
         """Columns that must exist; raises as `make_shape` does."""
         return cls.make_shape(options).required
 
+    def columns_rendered(self, row: Row) -> Container[str]:
+        """The columns of a row that `render` may read; the others are kept as they are, or dropped."""
+        return row.values
+
     @abstractmethod
     def render(self, row: Row) -> list[Rendered]:
         """The texts of a row's sample, as many for each row. Raises DropRow for a row without a sample."""
@@ -156,6 +160,7 @@ class Handler(ABC):
         """
         dropped: Counter[str] = Counter()
         changed: Counter[str] = Counter()
+        rows = [row.without_absent_keys(self.columns_rendered(row)) for row in rows]
         rendered = [self._caught(self._rendered, row, dropped) for row in rows]
         texts = [text for found in rendered for text in found or []]
         encode = self.encoder.encode_split if self._splits_answers else self.encoder.encode_marked

@@ -1,7 +1,7 @@
 """Prompts for RL: the conversation up to its last user turn, templated once, and columns kept for the rewards."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,10 @@ class PromptHandler(Handler):
     def required_columns(cls, options: HandlerOptions) -> list[str]:
         """See `Handler.required_columns`."""
         return [*super().required_columns(options), *(options.dataset_additional_keys or ())]
+
+    def columns_rendered(self, row: Row) -> Container[str]:
+        """See `Handler.columns_rendered`."""
+        return self.shape.consumed
 
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""

@@ -2,11 +2,17 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from mindllm.data.handlers import Encoded
+from mindllm.data.handlers import Encoded, HandlerOptions, build_handler
+from mindllm.data.readers import find_inputs
+from mindllm.data.rows import Row
+from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError
 
 SFT, PPO = "SharegptStyleInstructionHandler", "PPOSharegptStyleInstructionHandler"
@@ -148,6 +154,57 @@ def test_sharegpt_function_calls_and_observations_are_tool_calls(encode: Encode,
     row = {"conversations": [*turns, GPT("3")], "tools": json.dumps([TOOL])}
     assert trained(encode(SFT, row, prompt_type="qwen"), decode) == f"{CALL_TEXT}<|im_end|>3<|im_end|>"
     assert encode(SFT, {**row, "tools": "[3]"}, prompt_type="qwen").dropped == {"invalid_tools": 1}
+
+
+def ask(question: str, name: str, arguments: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
+    """A row that calls a tool; each has another tool, so that a table's schema has the keys of all."""
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {
+        "messages": [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": name, "arguments": arguments}}]},
+            {"role": "tool", "content": "done"},
+            {"role": "assistant", "content": "Done."},
+        ],
+        "tools": [{"type": "function", "function": {"name": name, "parameters": parameters}}],
+    }
+
+
+CALLS = [
+    ask("a", "add", {"a": 1, "b": 2}, {"a": {"type": "integer"}, "b": {"type": "integer"}}),
+    ask("b", "find", {"where": {"city": "Rome"}}, {"where": {"type": "object", "description": "a place"}}),
+    ask(
+        "c", "list", {"where": {"zip": "1"}, "names": ["x"]}, {"names": {"type": "array", "items": {"type": "string"}}}
+    ),
+]
+
+
+@pytest.mark.parametrize("name", ["calls.parquet", "calls.arrow", "saved"])
+def test_calls_and_schemas_of_a_table_have_only_the_keys_of_their_row(
+    name: str, tmp_path: Path, spec: TokenizerSpec
+) -> None:
+    path, table = tmp_path / name, pa.Table.from_pylist(CALLS)
+    assert table.to_pylist() != CALLS, "the table fills keys up"
+    if name == "saved":
+        datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
+        datasets.Dataset.from_list(CALLS).save_to_disk(str(path))
+    elif name.endswith(".parquet"):
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+    handler = build_handler(HandlerOptions(OPENAI, "qwen"), spec)
+    encoded = handler.encode(list(find_inputs([str(path)]).rows(0, len(CALLS))))
+    expected = handler.encode([Row("rows.jsonl", number, values) for number, values in enumerate(CALLS, 1)])
+    assert not encoded.dropped
+    assert encoded.tokens["input_ids"].tolist() == expected.tokens["input_ids"].tolist()
+    assert encoded.tokens["labels"].tolist() == expected.tokens["labels"].tolist()
+
+
+def test_a_null_that_a_json_row_writes_out_stays(encode: Encode, decode: Decode) -> None:
+    row = ask("a", "add", {"a": None}, {"a": {"type": "integer", "default": None}})
+    text = decode(encode(OPENAI, row, prompt_type="qwen").tokens["input_ids"])
+    assert '"arguments": {"a": null}' in text and '"default": null' in text
 
 
 def test_a_template_without_tools_refuses_them(encode: Encode) -> None:
