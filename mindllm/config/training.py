@@ -43,6 +43,11 @@ class TrainingConfig(Section):
         default="ray", description="`ray` starts worker processes; `inline` runs one rank in this process."
     )
     no_shuffle: bool = Field(default=False, description="Read the data in file order instead of shuffling each epoch.")
+    allow_changed_data: bool = Field(
+        default=False,
+        description="Resume although the contents of `data_path` or `eval_data_path` are not those that the run has "
+        "read so far.",
+    )
     save_interval: Int = Field(
         default=50, ge=1, description="Iterations between checkpoints; the last iteration is always saved."
     )

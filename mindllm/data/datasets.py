@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mindllm.data.indexed import IndexedReader
-from mindllm.data.manifest import columns_path, read_manifest
+from mindllm.data.manifest import columns_path, current_hash, read_manifest
 from mindllm.data.older_naming import hash_older, older_prefix, open_older_masks, run_lengths
 from mindllm.errors import UserError, did_you_mean
 
@@ -63,7 +63,6 @@ class PromptDataset:
 
     Attributes:
         columns: names of the columns every prompt carries.
-        content_hash: equal for equal data, wherever it lies.
     """
 
     def __init__(self, prefix: str | Path) -> None:
@@ -72,13 +71,19 @@ class PromptDataset:
         Raises:
             UserError: a file is missing or damaged, or this is not prompt data.
         """
-        older = older_prefix(prefix)
-        self.content_hash = str(read_manifest(prefix)["content_hash"]) if older is None else hash_older(older)
+        self._prefix, older = prefix, older_prefix(prefix)
+        if older is None:
+            read_manifest(prefix)
         self._ids = IndexedReader(older or prefix, "input_ids")
         self._columns_file = columns_path(prefix)
         if not self._columns_file.is_file():
             raise UserError(f"{self._columns_file} does not exist: {prefix} was not written by a prompt handler")
         self.columns = self._check_columns()
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Equal for equal data, wherever it lies."""
+        return _content_hash(self._prefix)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -115,11 +120,7 @@ class PromptDataset:
 
 
 class InstructionDataset:
-    """Examples written by an instruction handler.
-
-    Attributes:
-        content_hash: equal for equal data, wherever it lies.
-    """
+    """Examples written by an instruction handler."""
 
     def __init__(self, prefix: str | Path) -> None:
         """Open and check the files.
@@ -127,20 +128,23 @@ class InstructionDataset:
         Raises:
             UserError: a file is missing or damaged, or there are no labels.
         """
-        older = older_prefix(prefix)
+        self._prefix, older = prefix, older_prefix(prefix)
         if older is None:
             manifest = read_manifest(prefix)
             if "labels" not in manifest["keys"]:
                 handler = manifest["options"]["handler"]
                 raise UserError(f"{prefix} has no labels: it was written by {handler}, not for SFT")
-            self.content_hash = str(manifest["content_hash"])
             self._segments = IndexedReader(prefix, "segments") if "segments" in manifest["keys"] else None
         else:
-            self.content_hash = hash_older(older)
             self._segments = None
         self._ids, self._labels = _open_labelled(older or prefix, "input_ids", "labels")
         self._masks = open_older_masks(older) if older is not None else None
         self._check_segments(prefix)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Equal for equal data, wherever it lies."""
+        return _content_hash(self._prefix)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -174,7 +178,6 @@ class PairwiseDataset:
     Attributes:
         lengths: of the longer dialogue of each pair, int32 [num_pairs].
         has_margins: whether any pair has a margin.
-        content_hash: equal for equal data, wherever it lies.
     """
 
     def __init__(self, prefix: str | Path) -> None:
@@ -186,7 +189,7 @@ class PairwiseDataset:
         manifest = read_manifest(prefix)
         if "chosen_input_ids" not in manifest["keys"]:
             raise UserError(f"{prefix} has no pairs: it was written by {manifest['options']['handler']}")
-        self.content_hash = str(manifest["content_hash"])
+        self._prefix = prefix
         self._chosen, self._chosen_labels = _open_labelled(prefix, "chosen_input_ids", "chosen_labels")
         self._rejected, self._rejected_labels = _open_labelled(prefix, "rejected_input_ids", "rejected_labels")
         if len(self._chosen) != len(self._rejected):
@@ -194,6 +197,11 @@ class PairwiseDataset:
         self.lengths = np.maximum(self._chosen.lengths, self._rejected.lengths)
         self._margins = _read_margins(columns_path(prefix), len(self))
         self.has_margins = self._margins is not None
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Equal for equal data, wherever it lies."""
+        return _content_hash(self._prefix)
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -210,6 +218,10 @@ class PairwiseDataset:
             self._rejected_labels[index],
             float(self._margins[index]) if self._margins is not None else 0.0,
         )
+
+
+def _content_hash(prefix: str | Path) -> str:
+    return current_hash(prefix) if older_prefix(prefix) is None else hash_older(prefix)
 
 
 def _open_labelled(prefix: str | Path, ids_key: str, labels_key: str) -> tuple[IndexedReader, IndexedReader]:

@@ -44,6 +44,31 @@ def content_hash(outputs: Mapping[str, Mapping[str, Any]]) -> str:
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
+def current_hash(prefix: str | Path) -> str:
+    """The content hash of what lies under a prefix now.
+
+    It is the manifest's as long as no file is newer than the manifest, which is written last. A file that is newer (it
+    was edited, or copied without its time) is read and hashed, so that only other bytes give another hash.
+
+    Raises:
+        UserError: as `read_manifest`.
+    """
+    manifest, outputs = read_manifest(prefix), {}
+    written = manifest_path(prefix).stat().st_mtime_ns
+    for name, recorded in manifest["outputs"].items():
+        path = _where_now(name, prefix, manifest["keys"])
+        is_newer = path.is_file() and path.stat().st_mtime_ns > written
+        outputs[name] = {"sha256": hash_file(path)} if is_newer else recorded
+    return content_hash(outputs)
+
+
+def _where_now(name: str, prefix: str | Path, keys: Sequence[str]) -> Path:
+    """Path of an output that the manifest lists as `name`; the files may have been renamed together since."""
+    endings = [f"_{key}_document.{suffix}" for key in sorted(keys, key=len, reverse=True) for suffix in ("bin", "idx")]
+    ending = next((ending for ending in endings if name.endswith(ending)), "_columns.parquet")
+    return Path(f"{prefix}{ending}")
+
+
 def length_histogram(lengths: np.ndarray) -> dict[str, int]:
     """Samples by length, in bins that end at powers of two: {"<=64": 10, "<=128": 3}."""
     if not len(lengths):

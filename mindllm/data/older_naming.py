@@ -1,12 +1,13 @@
 """Data of older toolkits: `{prefix}_packed_{key}_document`, without a manifest, packed or not."""
 
 import hashlib
+from glob import escape
 from pathlib import Path
 
 import numpy as np
 
 from mindllm.data.indexed import IndexedReader, indexed_path
-from mindllm.data.manifest import hash_file, manifest_path
+from mindllm.data.manifest import columns_path, hash_file, manifest_path
 
 
 def older_prefix(prefix: str | Path) -> Path | None:
@@ -16,9 +17,11 @@ def older_prefix(prefix: str | Path) -> Path | None:
     return older if is_there else None
 
 
-def hash_older(prefix: Path) -> str:
-    """A content hash of data that has no manifest to say it: of all its files."""
-    files = sorted(prefix.parent.glob(f"{prefix.name}_*_document.*"))
+def hash_older(prefix: str | Path) -> str:
+    """A content hash of data that has no manifest to say it: of all its files. `prefix` is without `_packed`."""
+    older = Path(f"{prefix}_packed")
+    files = sorted(older.parent.glob(f"{escape(older.name)}_*_document.*"))
+    files += [path for path in [columns_path(prefix)] if path.is_file()]
     return hashlib.sha256("\n".join(hash_file(file) for file in files).encode()).hexdigest()
 
 

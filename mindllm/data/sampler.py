@@ -19,8 +19,15 @@ class ResumableSampler:
     The order of an epoch depends only on (seed, epoch, size): neither on the batch size nor on what was drawn before.
     """
 
-    def __init__(self, size: int, batch_size: int, seed: int, shuffle: bool) -> None:
+    def __init__(self, size: int, batch_size: int, seed: int, shuffle: bool, allow_changed_data: bool = False) -> None:
         """Start at the first sample of epoch 0.
+
+        Args:
+            size: number of samples.
+            batch_size: of them in a batch.
+            seed: of the order.
+            shuffle: draw an order for each epoch; without it, every epoch is in the data's own.
+            allow_changed_data: take a state of another size too, and then begin with the first sample of epoch 0.
 
         Raises:
             UserError: no samples, or a batch size below 1.
@@ -33,6 +40,7 @@ class ResumableSampler:
         self.batch_size = batch_size
         self._seed = seed
         self._shuffle = shuffle
+        self._allow_changed_data = allow_changed_data
         self._consumed = 0
         self._epoch = -1
         self._order: np.ndarray = np.arange(0)
@@ -58,13 +66,14 @@ class ResumableSampler:
             UserError: the state belongs to another data set size, seed or order.
         """
         mine = self.state_dict()
-        for key in ("size", "seed", "shuffle"):
+        has_other_size = self._allow_changed_data and state["size"] != self.size
+        for key in ("seed", "shuffle") if has_other_size else ("size", "seed", "shuffle"):
             if state[key] != mine[key]:
                 raise UserError(
                     f"cannot resume the data order: {_NAMES[key]} was {state[key]}, now it is {mine[key]}; put it "
                     "back, or write another training.run_dir"
                 )
-        self._consumed = int(state["consumed"])
+        self._consumed = 0 if has_other_size else int(state["consumed"])
 
     def _order_of(self, epoch: int) -> np.ndarray:
         if epoch != self._epoch:

@@ -2,12 +2,12 @@
 
 from mindllm.algorithms import broadcast_to_tokens, group_advantages, kl_penalty
 from mindllm.config import RunConfig
-from mindllm.data import Prompt, PromptDataset, ResumableSampler
+from mindllm.data import Prompt, PromptDataset
 from mindllm.data.sequences import Sequences
 from mindllm.stages.policy_update import is_on_policy, policy_steps, update_policy
 from mindllm.stages.reward_model import RewardModelScorer
 from mindllm.stages.rollouts import Rollouts, known_mean, rollout_metrics, token_sums
-from mindllm.stages.session import Session, mean_metrics
+from mindllm.stages.session import Session, make_sampler, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.ref import Ref
 
@@ -19,8 +19,8 @@ def run(config: RunConfig) -> None:
     training = config.training
     prompts = PromptDataset(config.actor.data_path)
     held_out = PromptDataset(training.eval_data_path) if training.eval_data_path else None
-    sampler = ResumableSampler(len(prompts), training.global_batch_size, training.seed, not training.no_shuffle)
-    with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}) as session:
+    sampler = make_sampler(len(prompts), training)
+    with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}, prompts, held_out) as session:
         if not session.is_complete:
             with Rollouts(config) as rollouts:
                 actor = session.start("actor", session.cluster.start_actor, policy_steps(config, training.train_iters))

@@ -4,9 +4,9 @@ import torch
 
 from mindllm.algorithms import bradley_terry_loss
 from mindllm.config import RunConfig
-from mindllm.data import PairwiseDataset, ResumableSampler
+from mindllm.data import PairwiseDataset
 from mindllm.data.sequences import Sequences
-from mindllm.stages.session import Session, mean_metrics
+from mindllm.stages.session import Session, make_sampler, mean_metrics
 from mindllm.workers.objectives import PairwiseObjective
 from mindllm.workers.reward import TrainedReward
 
@@ -18,8 +18,8 @@ def run(config: RunConfig) -> None:
     training = config.training
     pairs = PairwiseDataset(config.actor.data_path)
     held_out = PairwiseDataset(training.eval_data_path) if training.eval_data_path else None
-    sampler = ResumableSampler(len(pairs), training.global_batch_size, training.seed, not training.no_shuffle)
-    with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}) as session:
+    sampler = make_sampler(len(pairs), training)
+    with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}, pairs, held_out) as session:
         if not session.is_complete:
             model = session.start("actor", session.cluster.start_trained_reward, training.train_iters)
             for iteration in session.iterations():

@@ -16,12 +16,12 @@ from mindllm.algorithms import (
 )
 from mindllm.algorithms.controllers import KLController
 from mindllm.config import RunConfig
-from mindllm.data import Prompt, PromptDataset, ResumableSampler
+from mindllm.data import Prompt, PromptDataset
 from mindllm.data.sequences import FinishReason, Sequences
 from mindllm.stages.policy_update import mini_batches, policy_steps, sequences_per_iteration, update_policy
 from mindllm.stages.reward_model import RewardModelScorer
 from mindllm.stages.rollouts import Rollouts, rollout_metrics, token_sums
-from mindllm.stages.session import Session, mean_metrics
+from mindllm.stages.session import Session, make_sampler, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.critic import Critic
 from mindllm.workers.group import concurrently
@@ -47,10 +47,11 @@ def run(config: RunConfig) -> None:
     training = config.training
     prompts = PromptDataset(config.actor.data_path)
     held_out = PromptDataset(training.eval_data_path) if training.eval_data_path else None
-    sampler = ResumableSampler(len(prompts), training.global_batch_size, training.seed, not training.no_shuffle)
+    sampler = make_sampler(len(prompts), training)
     controller = make_kl_controller(config.algorithm.kl_ctrl)
     trained = {"actor": config.actor, "critic": config.critic}
-    with Session(config, HEADLINE, trained, {"sampler": sampler, "kl_controller": controller}) as session:
+    stateful = {"sampler": sampler, "kl_controller": controller}
+    with Session(config, HEADLINE, trained, stateful, prompts, held_out) as session:
         if not session.is_complete:
             with Rollouts(config) as rollouts:
                 roles = start_roles(session, rollouts)

@@ -1,8 +1,8 @@
-"""What a run directory remembers of earlier processes: that one has it open, and what it was configured to do."""
+"""What a run directory remembers of earlier processes: that one has it open, its configuration and its data."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from filelock import FileLock, Timeout
@@ -28,6 +28,58 @@ def lock(run_dir: Path) -> FileLock:
             f"training.run_dir: another process is running in {run_dir}; wait for its end or write another run_dir"
         ) from None
     return held
+
+
+class DataSet(Protocol):
+    """Indexed data."""
+
+    @property
+    def content_hash(self) -> str:
+        """Equal for equal data, wherever it lies."""
+
+    def __len__(self) -> int: ...
+
+
+class DataOrigin:
+    """The data a run reads, as it is remembered in every checkpoint: a resumed run goes on with the same contents.
+
+    Where the data lies does not count. A key that was not written before, or is not any more, is no change of contents.
+    """
+
+    def __init__(self, run_dir: Path, allow_changed: bool) -> None:
+        """``allow_changed``: print what has changed instead of refusing it."""
+        self._run_dir, self._allow_changed = run_dir, allow_changed
+        self._data: dict[str, dict[str, Any]] = {}
+
+    def add(self, key: str, prefix: str, data: DataSet) -> None:
+        """Add the data that the configuration names by ``key``."""
+        self._data[key] = {"prefix": prefix, "rows": len(data), "content_hash": data.content_hash}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Prefix, number of rows and content hash by key."""
+        return self._data
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Compare with the data of the earlier process.
+
+        Raises:
+            UserError: contents have changed, and that is not allowed.
+        """
+        for key, now in self._data.items():
+            before = state.get(key, now)
+            if before["content_hash"] == now["content_hash"]:
+                continue
+            earlier = "what" if before["prefix"] == now["prefix"] else before["prefix"] + ", which"
+            found = (
+                f"{key}: {now['prefix']} has other contents than {earlier} the run in {self._run_dir} has read so far "
+                f"({before['rows']} rows then, {now['rows']} now)"
+            )
+            if not self._allow_changed:
+                raise UserError(
+                    f"{found}; put the data back, write another training.run_dir, or go on with what is there now by "
+                    "training.allow_changed_data=true"
+                )
+            print(found, flush=True)
 
 
 def changed_keys(run_dir: Path, resolved: str) -> list[str]:

@@ -17,11 +17,13 @@ from mindllm.checkpoint import (
 )
 from mindllm.checkpoint.run_state import RunState, Saved
 from mindllm.checkpoint.torch_dist import TorchDistReader
-from mindllm.config import RunConfig, TrainedRoleConfig, resolved_yaml
+from mindllm.config import RunConfig, TrainedRoleConfig, TrainingConfig, resolved_yaml
+from mindllm.data import ResumableSampler
 from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size
 from mindllm.observe import RunLog, Timings
 from mindllm.stages import run_directory
+from mindllm.stages.run_directory import DataOrigin, DataSet
 from mindllm.workers.cluster import Cluster
 from mindllm.workers.ref import Ref
 from mindllm.workers.trained import TrainedModel, UpdateResult
@@ -49,6 +51,8 @@ class Session:
         headline: dict[str, str],
         trained: dict[str, TrainedRoleConfig],
         stateful: dict[str, Stateful],
+        data: DataSet,
+        held_out: DataSet | None,
     ) -> None:
         """
         Args:
@@ -56,12 +60,19 @@ class Session:
             headline: label -> metric of the progress line.
             trained: role -> configuration of every model that trains, and so is saved.
             stateful: name -> what the driver itself must remember: the data order, a controller.
+            data: what ``data_path`` names.
+            held_out: what ``training.eval_data_path`` names.
         """
         self.config, self.training = config, config.training
         self.run_dir = Path(self.training.run_dir)
         self.timings = Timings()
         self.cluster = Cluster(config)
-        self._trained, self._stateful = trained, stateful
+        origin = DataOrigin(self.run_dir, self.training.allow_changed_data)
+        origin.add("data_path", config.actor.data_path, data)
+        if held_out is not None:
+            origin.add("training.eval_data_path", self.training.eval_data_path, held_out)
+        # First, so that changed data is found before what depends on it, such as a position in its order.
+        self._trained, self._stateful = trained, {"data": origin, **stateful}
         self._models: dict[str, TrainedModel] = {}
         directories = {role: Path(settings.save) for role, settings in trained.items()}
         self._lock = run_directory.lock(self.run_dir)
@@ -115,7 +126,8 @@ class Session:
                     "the model that it began with, or write another run_dir"
                 )
         for name, owner in self._stateful.items():
-            owner.load_state_dict(saved.state[name])
+            if name in saved.state or name != "data":  # which an earlier version did not save
+                owner.load_state_dict(saved.state[name])
         self._skipped_in_a_row.update(saved.state["skipped_in_a_row"])
         print(f"resuming after iteration {self.completed} of {self.training.train_iters}", flush=True)
         for line in run_directory.changed_keys(self.run_dir, resolved_yaml(self.config)):
@@ -223,6 +235,13 @@ class Session:
         convert_mcore_to_hf(
             Path(self.config.actor.save), Path(self.training.export_hf), iteration=self.training.train_iters
         )
+
+
+def make_sampler(size: int, training: TrainingConfig) -> ResumableSampler:
+    """The order in which a run reads a data set of ``size`` samples."""
+    return ResumableSampler(
+        size, training.global_batch_size, training.seed, not training.no_shuffle, training.allow_changed_data
+    )
 
 
 def mean_metrics(results: list[UpdateResult], prefix: str) -> dict[str, float]:

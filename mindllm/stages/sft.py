@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from mindllm.config import RunConfig
-from mindllm.data import InstructionDataset, ResumableSampler
+from mindllm.data import InstructionDataset
 from mindllm.data.sequences import Sequences
-from mindllm.stages.session import Session, mean_metrics
+from mindllm.stages.session import Session, make_sampler, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.objectives import SftObjective
 
@@ -18,8 +18,8 @@ def run(config: RunConfig) -> None:
     training = config.training
     examples = InstructionDataset(config.actor.data_path)
     held_out = InstructionDataset(training.eval_data_path) if training.eval_data_path else None
-    sampler = ResumableSampler(len(examples), training.global_batch_size, training.seed, not training.no_shuffle)
-    with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}) as session:
+    sampler = make_sampler(len(examples), training)
+    with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}, examples, held_out) as session:
         if not session.is_complete:
             actor = session.start("actor", session.cluster.start_actor, total_steps=training.train_iters)
             for iteration in session.iterations():

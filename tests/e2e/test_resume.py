@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -119,6 +120,22 @@ def test_a_changed_key_is_named_when_a_run_is_started_again(workspace, uninterru
     shutil.copytree(uninterrupted, tmp_path / "run")
     outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *SHORT, f"{ACTOR}.lr=2e-3"))
     assert f"changed since the run was last started: {ACTOR}.lr: 0.001 -> 0.002" in outcome.out
+
+
+def test_a_run_whose_answers_were_changed_goes_on_only_where_that_is_allowed(workspace, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    shutil.copytree(workspace.data, tmp_path / "data")
+    columns = tmp_path / "data/train_columns.parquet"
+    digits = pq.read_table(columns)
+    pq.write_table(digits.set_column(digits.column_names.index("digit"), "digit", digits["digit"][::-1]), columns)
+    overrides = [*SHORT, "training.train_iters=7", f"{ACTOR}.data_path={tmp_path / 'data/train'}"]
+    refused = post_train(workspace.arguments("grpo", tmp_path / "run", *overrides), status=2)
+    assert f"error: data_path: {tmp_path}/data/train has other contents than {workspace.data}/train" in refused.err
+    assert metrics(tmp_path / "run") == metrics(uninterrupted)
+    allowed = [*overrides, "training.allow_changed_data=true"]
+    outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *allowed))
+    assert f"data_path: {tmp_path}/data/train has other contents" in outcome.out
+    assert [line["iteration"] for line in metrics(tmp_path / "run")] == list(range(1, 8))
 
 
 def test_a_copied_run_goes_on_in_its_own_directory(workspace, uninterrupted, tmp_path):

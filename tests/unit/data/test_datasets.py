@@ -1,11 +1,14 @@
 """Indexed data as the trainer reads it."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mindllm.data import InstructionDataset, PromptDataset, open_instructions, open_prompts
@@ -67,6 +70,30 @@ def test_equal_data_has_an_equal_hash_wherever_it_lies(
     other = make_prompts(write_jsonl, tokenizer_dir, tmp_path / "other", rows=4)
     hashes = [PromptDataset(prefix).content_hash for prefix in (prompts, same, other)]
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_the_hash_is_that_of_the_files_and_not_of_their_names_or_times(prompts: Path, tmp_path: Path) -> None:
+    before = PromptDataset(prompts).content_hash
+    for file in tmp_path.glob("rl_*"):
+        shutil.copyfile(file, tmp_path / file.name.replace("rl_", "renamed_"))  # with a new time
+    os.utime(tmp_path / "renamed_manifest.json", ns=(0, 0))
+    assert PromptDataset(tmp_path / "renamed").content_hash == before
+
+
+def test_columns_edited_after_preprocessing_change_the_hash(prompts: Path) -> None:
+    before = PromptDataset(prompts).content_hash
+    table = pq.read_table(f"{prompts}_columns.parquet")
+    pq.write_table(table.set_column(0, "solution", pa.array(["2", "1", "0"])), f"{prompts}_columns.parquet")
+    os.utime(f"{prompts}_columns.parquet", ns=(1 << 62, 1 << 62))
+    edited = PromptDataset(prompts)
+    assert edited[0].columns["solution"] == "2" and edited.content_hash != before
+
+
+def test_tokens_edited_in_place_change_the_hash(examples: Path) -> None:
+    before, path = InstructionDataset(examples).content_hash, Path(f"{examples}_labels_document.bin")
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(1 << 62, 1 << 62))
+    assert InstructionDataset(examples).content_hash != before
 
 
 def test_a_column_the_rewards_need_is_checked(prompts: Path) -> None:

@@ -24,10 +24,11 @@ def test_examples_are_read_whether_they_are_packed_or_not(tmp_path: Path) -> Non
     write(tmp_path / "sft", "labels", [[-100, 6, 7, -100, 9], [-100, 2]])
     plain = InstructionDataset(tmp_path / "sft")
     assert plain[0].labels.tolist() == [-100, 6, 7, -100, 9] and plain[0].segments.tolist() == [5]
+    plain_hash = plain.content_hash
     write(tmp_path / "sft", "attention_mask", [[1, 1, 1, 2, 2], [1, 1]])
     packed = InstructionDataset(tmp_path / "sft")
     assert [packed[index].segments.tolist() for index in range(2)] == [[3, 2], [2]]
-    assert packed[0].input_ids.tolist() == [5, 6, 7, 8, 9] and packed.content_hash != plain.content_hash
+    assert packed[0].input_ids.tolist() == [5, 6, 7, 8, 9] and packed.content_hash != plain_hash
 
 
 def test_prompts_are_read_with_the_columns_beside_them(tmp_path: Path) -> None:
@@ -38,3 +39,6 @@ def test_prompts_are_read_with_the_columns_beside_them(tmp_path: Path) -> None:
     prompts = PromptDataset(tmp_path / "rl")
     assert [prompts[index].input_ids.tolist() for index in range(2)] == [[5, 6], [7]]
     assert prompts[1].columns == {"labels": "6"}
+    before = prompts.content_hash
+    pq.write_table(pa.table({"labels": ["4", "5"]}), tmp_path / "rl_columns.parquet")
+    assert PromptDataset(tmp_path / "rl").content_hash != before

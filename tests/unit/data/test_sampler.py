@@ -63,6 +63,22 @@ def test_a_state_of_other_data_is_refused(size: int, seed: int, shuffle: bool) -
         ResumableSampler(size, 4, seed, shuffle).load_state_dict(state)
 
 
+@pytest.mark.parametrize(("size", "first"), [(8, 3), (12, 0)], ids=["same size", "other size"])
+def test_changed_data_goes_on_at_its_position_or_from_its_first_row(size: int, first: int) -> None:
+    whole = ResumableSampler(8, 3, seed=5, shuffle=True)
+    take(whole, 1)
+    resumed = ResumableSampler(size, 3, seed=5, shuffle=True, allow_changed_data=True)
+    resumed.load_state_dict(whole.state_dict())
+    order = take(ResumableSampler(size, size, seed=5, shuffle=True), 1)
+    assert take(resumed, 1) == order[first : first + 3]
+
+
+def test_changed_data_does_not_allow_another_seed() -> None:
+    state = ResumableSampler(11, 4, seed=5, shuffle=True).state_dict()
+    with pytest.raises(UserError, match="training.seed was 5, now it is 6"):
+        ResumableSampler(12, 4, seed=6, shuffle=True, allow_changed_data=True).load_state_dict(state)
+
+
 def test_an_empty_data_set_is_refused() -> None:
     with pytest.raises(UserError, match="the data set is empty"):
         ResumableSampler(0, 4, seed=0, shuffle=True)

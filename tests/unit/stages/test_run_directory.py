@@ -1,12 +1,15 @@
-"""One process at a time in a run directory, and what it says of a configuration that was changed."""
+"""One process at a time in a run directory, and what it says of a configuration or of data that was changed."""
 
+import json
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from mindllm.errors import UserError
-from mindllm.stages.run_directory import changed_keys, lock
+from mindllm.stages.run_directory import DataOrigin, changed_keys, lock
 
 HOLDER = """
 import sys
@@ -40,3 +43,56 @@ def test_changed_keys_are_named_with_both_values(tmp_path):
     ]
     assert changed_keys(tmp_path, before) == []
     assert changed_keys(tmp_path / "new", now) == []
+
+
+@dataclass
+class FakeData:
+    content_hash: str
+    rows: int = 3
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+def origin(allow_changed: bool = False, **data: FakeData) -> DataOrigin:
+    made = DataOrigin(Path("run"), allow_changed)
+    for key, one in data.items():
+        made.add(key, f"data/{key}", one)
+    return made
+
+
+def saved(**data: FakeData) -> dict:
+    return json.loads(json.dumps(origin(**data).state_dict()))
+
+
+@pytest.mark.parametrize("changed", ["train", "held_out"])
+def test_changed_data_is_refused_at_resume_although_it_has_as_many_rows(changed):
+    before = {"train": FakeData("a"), "held_out": FakeData("b")}
+    now = before | {changed: FakeData("c")}
+    with pytest.raises(UserError) as refusal:
+        origin(**now).load_state_dict(saved(**before))
+    assert str(refusal.value) == (
+        f"{changed}: data/{changed} has other contents than what the run in run has read so far "
+        "(3 rows then, 3 now); put the data back, write another training.run_dir, or go on with what is there now by "
+        "training.allow_changed_data=true"
+    )
+
+
+def test_moved_data_is_accepted_and_other_data_elsewhere_is_not(capsys):
+    now = DataOrigin(Path("run"), False)
+    now.add("train", "moved/train", FakeData("a"))
+    now.load_state_dict(saved(train=FakeData("a")))
+    with pytest.raises(UserError, match="moved/train has other contents than data/train, which the run in run has"):
+        now.load_state_dict(saved(train=FakeData("b")))
+    assert capsys.readouterr().out == ""
+
+
+def test_held_out_data_may_be_added_or_left_out_at_resume():
+    both, alone = {"train": FakeData("a"), "held_out": FakeData("b")}, {"train": FakeData("a")}
+    origin(**both).load_state_dict(saved(**alone))
+    origin(**alone).load_state_dict(saved(**both))
+
+
+def test_changed_data_that_is_allowed_is_named(capsys):
+    origin(allow_changed=True, train=FakeData("c", 5)).load_state_dict(saved(train=FakeData("a")))
+    assert "train: data/train has other contents" in capsys.readouterr().out
