@@ -52,7 +52,7 @@ CASES = {
     "greedy-min-new-tokens": dataclasses.replace(BASE, do_sample=False, min_new_tokens=7),
     **{name: dataclasses.replace(BASE, **changes) for name, changes in SAMPLED.items()},
 }
-QUICK = ["greedy", "plain", "top-p", "all"]
+FAMILIES = ("qwen2", "qwen3")
 LAYOUTS = {
     "tp1": (ranks.TP1, 1),
     "dp2": (ranks.TP1, 2),
@@ -208,7 +208,7 @@ def collect(answers: list[Any], total: int) -> dict[str, Sequences]:
 def baseline(models: dict[str, TinyModel]) -> dict[str, dict[str, Sequences]]:
     """TP1 with as many slots as requests, by model and case."""
     results = {}
-    for name in ("qwen2", "qwen3"):
+    for name in FAMILIES:
         answers = run_ranks(ranks.TP1, 1, rollouts_on_rank, models[name], ranks.TP1, None, list(CASES))
         results[name] = collect(answers, SAMPLES * len(PROMPT_LENGTHS))
     return results
@@ -218,7 +218,7 @@ def baseline(models: dict[str, TinyModel]) -> dict[str, dict[str, Sequences]]:
 def hf_greedy(models: dict[str, TinyModel]) -> dict[Any, list[list[int]]]:
     """Responses of ``transformers``' own generate per prompt, by (model, case)."""
     results = {}
-    for name in ("qwen2", "qwen3"):
+    for name in FAMILIES:
         prompts = [prompt for prompt, _ in make_requests(models[name].vocab_size).token_lists()][::SAMPLES]
         for case in ("greedy", "greedy-min-new-tokens"):
             results[name, case] = [_hf_generate(models[name], prompt, CASES[case]) for prompt in prompts]
@@ -302,30 +302,34 @@ def check_layout(
         assert deviation is None or max(deviation) <= 1e-5, deviation
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+# Every layout meets both models (qwen3's embeddings are tied), few slots and many, and several kinds of sampling.
+COMBINATIONS = [
+    ("tp1", "qwen2", FEW_SLOTS, ["greedy", "top-p", "all"]),
+    ("dp2", "qwen3", FEW_SLOTS, ["greedy", "plain", "min-new-tokens"]),
+    ("tp2", "qwen2", FEW_SLOTS, ["greedy", "plain", "all"]),
+    ("pp2", "qwen3", 1, ["plain"]),
+    ("tp2-pp2", "qwen3", FEW_SLOTS, ["greedy", "both"]),
+    ("pp2-vpp2", "qwen2", FEW_SLOTS, ["greedy-min-new-tokens", "plain", "top-k"]),
+    ("tp2-sp", "qwen3", FEW_SLOTS, ["greedy", "top-p"]),
+]
+MORE_COMBINATIONS = [
+    ("tp1", "qwen3", FEW_SLOTS, ["greedy-min-new-tokens", "top-k", "both", "min-new-tokens"]),
+    ("dp2", "qwen2", None, ["greedy", "top-k", "all"]),
+    ("tp2", "qwen3", None, ["greedy-min-new-tokens", "top-p", "both"]),
+    ("pp2", "qwen2", FEW_SLOTS, ["greedy", "top-p", "all"]),
+    ("tp2-pp2", "qwen2", None, ["plain", "top-k", "all"]),
+    ("pp2-vpp2", "qwen3", None, ["greedy", "top-p", "min-new-tokens"]),
+    ("tp2-sp", "qwen2", None, ["plain", "min-new-tokens", "all"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "slots", "cases"),
+    [*COMBINATIONS, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE_COMBINATIONS)],
+)
 def test_tokens_equal_those_of_hugging_face_and_of_every_other_layout(
     name: str,
-    models: dict[str, TinyModel],
-    baseline: dict[str, dict[str, Sequences]],
-    hf_greedy: dict[Any, list[list[int]]],
-) -> None:
-    layout, data_parallel = LAYOUTS[name]
-    model = models["qwen2"]
-    answers = run_ranks(layout, data_parallel, rollouts_on_rank, model, layout, FEW_SLOTS, QUICK)
-    check_layout(model, answers, baseline["qwen2"], hf_greedy)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "slots", "cases"),
-    [
-        *((name, FEW_SLOTS, list(CASES)) for name in ("tp1", "dp2", "tp2-pp2", "pp2-vpp2", "tp2-sp")),
-        ("pp2", 1, ["plain"]),
-        ("tp2-pp2", None, QUICK),
-    ],
-)
-def test_tokens_of_the_tied_model_equal_those_of_hugging_face_at_layouts_and_slot_counts(
-    name: str,
+    family: str,
     slots: int | None,
     cases: list[str],
     models: dict[str, TinyModel],
@@ -333,6 +337,12 @@ def test_tokens_of_the_tied_model_equal_those_of_hugging_face_at_layouts_and_slo
     hf_greedy: dict[Any, list[list[int]]],
 ) -> None:
     layout, data_parallel = LAYOUTS[name]
-    model = models["qwen3"]
-    answers = run_ranks(layout, data_parallel, rollouts_on_rank, model, layout, slots, cases)
-    check_layout(model, answers, baseline["qwen3"], hf_greedy)
+    answers = run_ranks(layout, data_parallel, rollouts_on_rank, models[family], layout, slots, cases)
+    check_layout(models[family], answers, baseline[family], hf_greedy)
+
+
+def test_every_layout_meets_every_kind_of_sampling_on_some_model() -> None:
+    met = {(name, case) for name, _, _, cases in (*COMBINATIONS, *MORE_COMBINATIONS) for case in cases}
+    assert {name for name, _ in met} == set(LAYOUTS) and {case for _, case in met} == set(CASES)
+    for name in LAYOUTS:
+        assert {family for layout, family, *_ in (*COMBINATIONS, *MORE_COMBINATIONS) if layout == name} == set(FAMILIES)
