@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 SCRIPT = re.compile(r"(?:bash|python) ([\w./-]+\.(?:sh|py))")
 
@@ -21,4 +22,4 @@ def test_every_relative_link_and_every_script_of_a_command_exists(document: Path
 
 def test_the_readme_links_every_document():
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert all(f"docs/{document.name}" in readme for document in DOCUMENTS[1:])
+    assert all(f"docs/{document.name}" in readme for document in PAGES)
