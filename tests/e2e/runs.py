@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from mindllm.observe import RunLog
 from tests.e2e.processes import Identity, descendants
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -117,6 +119,20 @@ def post_train(arguments: list[Any], status: int = 0) -> Outcome:
     outcome = run_here(posttrain.main, arguments)
     assert outcome.status == status, outcome.err + outcome.out
     return outcome
+
+
+def post_train_until(iteration: int, arguments: list[Any]) -> Outcome:
+    """Run posttrain_gpt.py in this process, interrupted as by Ctrl-C when ``iteration`` is about to be logged."""
+    log = RunLog.log
+
+    def log_or_stop(self: RunLog, number: int, values: Mapping[str, Any]) -> None:
+        if number == iteration:
+            raise KeyboardInterrupt
+        log(self, number, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunLog, "log", log_or_stop)
+        return post_train(arguments, status=130)
 
 
 def start(arguments: list[Any], script: str = "posttrain_gpt.py") -> subprocess.Popen[str]:

@@ -18,7 +18,7 @@ def test_one_process_learns_the_task(workspace, tmp_path):
     check_learning(metrics(tmp_path / "run"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_processes_learn_the_task(layout, workspace, tmp_path):

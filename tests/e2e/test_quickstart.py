@@ -46,7 +46,7 @@ def test_the_fast_quickstart_walks_the_whole_road(tmp_path: Path):
     assert (other / "thesis.txt").read_text() == "precious"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_quickstart_learns_what_the_readme_says(tmp_path: Path):
     """With seed 0 and TP2; the other seeds and layouts take as long again, and are in the README."""
     run_dir = tmp_path / "quickstart"

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("prepare", "sft", "orm", "ppo", "export", "evaluate", "total")
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 
 def run_quickstart(run_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -25,6 +25,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run_dir / "ppo" / "metrics.jsonl").read_text("utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_the_fast_ppo_quickstart_walks_the_whole_road(tmp_path: Path):
     run_dir = tmp_path / "quickstart"
     done = run_quickstart(run_dir, "--fast")
@@ -43,6 +44,7 @@ def test_the_fast_ppo_quickstart_walks_the_whole_road(tmp_path: Path):
     assert 0 <= first["reward/positive_share/mean"] <= 1
 
 
+@pytest.mark.long
 def test_reward_model_score_and_true_share_rise_as_the_document_says(tmp_path: Path):
     run_dir = tmp_path / "quickstart"
     done = run_quickstart(run_dir, "--seed", "0")

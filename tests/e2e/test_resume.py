@@ -22,6 +22,7 @@ from tests.e2e.runs import (
     lines_logged,
     metrics,
     post_train,
+    post_train_until,
     run_process,
     samples,
     start,
@@ -167,12 +168,11 @@ def test_a_run_is_not_resumed_with_another_architecture(workspace, uninterrupted
     assert metrics(tmp_path / "run") == metrics(uninterrupted)
 
 
-def test_sft_killed_after_unsaved_iterations_resumes_to_the_same_end(workspace, tmp_path):
+def test_sft_interrupted_after_unsaved_iterations_resumes_to_the_same_end(workspace, tmp_path):
     post_train(workspace.arguments("sft", tmp_path / "whole", *SFT))
     arguments = workspace.arguments("sft", tmp_path / "run", *SFT, "training.save_interval=7")
-    kill_when(start(arguments), lambda: lines_logged(tmp_path / "run") >= 10)
-    resumed = post_train(arguments)
-    assert "resuming after iteration" in resumed.out
+    post_train_until(11, arguments)
+    assert "resuming after iteration 7 of 30" in post_train(arguments).out
     assert_equal_runs(tmp_path / "run", tmp_path / "whole", tmp_path, iterations=30)
 
 

@@ -15,7 +15,7 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_thirty_iterations_leave_nothing_behind_in_memory(workspace, tmp_path):
     run_dir = tmp_path / "run"
     overrides = [*SHORT, f"training.train_iters={LAST + 5}", f"{ACTOR}.ppo_epochs=2", "training.save_interval=5"]

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SMOKE = Path(__file__).with_name("smoke.sh")
 NOT_NEEDED = ("ray", "hydra", "omegaconf", "math_verify", "tensorboard")
 
 
+@pytest.mark.slow
 def test_the_gpu_smoke_test_passes_on_the_cpu_with_few_packages(tmp_path: Path):
     # None in sys.modules is Python's own way to make a package impossible to import.
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({NOT_NEEDED}))\n")

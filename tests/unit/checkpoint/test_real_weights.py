@@ -51,7 +51,7 @@ def _greedy(directory: Path) -> tuple[Any, torch.Tensor]:
     return tokenizer, tokens
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.peer
 def test_real_weights_keep_their_bits_and_their_answer(smollm2: Path, tmp_path: Path) -> None:
     tokenizer, tokens = _greedy(smollm2)

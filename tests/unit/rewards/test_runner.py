@@ -226,14 +226,11 @@ def test_accuracy_that_takes_too_long_is_a_wrong_answer_not_an_error():
     assert (result.errors, result.timeouts) == (0, 1)
 
 
-def test_accuracy_scores_thousands_of_short_answers_per_second():
+def test_accuracy_scores_more_answers_than_fit_in_a_chunk():
     items = [RewardItem(i, "p", f"<answer>{i}</answer>", {"solution": str(i - i % 2)}) for i in range(6000)]
     with RewardRunner([Spec("accuracy")], num_workers=2) as runner:
-        start = time.perf_counter()
         result = runner.score(items)
-        seconds = time.perf_counter() - start
-    assert sum(result.total) == 3000
-    assert len(items) / seconds > 2000
+    assert result.total == [1.0, 0.0] * 3000
 
 
 def test_a_runner_outlives_the_thread_that_made_it(plugin):
