@@ -37,7 +37,7 @@ class StreamingStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # 
         save(mcore_to_pyt_state_dict(state, False), storage_writer=_StreamingWriter(checkpoint_dir), planner=planner)
 
 
-class _StreamingWriter(FileSystemWriter):  # type: ignore[misc]  # nor has torch here
+class _StreamingWriter(FileSystemWriter):
     """One file per rank, written tensor by tensor and synced to disk."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
