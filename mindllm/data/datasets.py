@@ -11,6 +11,7 @@ import numpy as np
 from mindllm.data.indexed import IndexedReader
 from mindllm.data.manifest import columns_path, current_hash, read_manifest
 from mindllm.data.older_naming import hash_older, older_prefix, open_older_masks, run_lengths
+from mindllm.data.sidecar import read_rows
 from mindllm.errors import UserError, did_you_mean
 
 _MARGIN_COLUMN = "margin"
@@ -97,7 +98,7 @@ class PromptDataset:
         """Prompt `index`, counted from 0."""
         if not 0 <= index < len(self):
             raise IndexError(f"prompt {index} of {len(self)}")
-        return Prompt(index, self._ids[index], self._table.slice(index, 1).to_pylist()[0])
+        return Prompt(index, self._ids[index], read_rows(self._table.slice(index, 1))[0])
 
     def _check_columns(self) -> list[str]:
         import pyarrow as pa

@@ -2,8 +2,14 @@
 
 Rows come in batches whose column types are not known in advance (the first thousand cells may be null). So batches are
 spooled with the types each one shows, and written to parquet once the types of all are known.
+
+Parquet has one set of keys for all objects of a column and cannot tell an absent key from a null one. So columns that
+hold objects, or lists that are not all of one type, are written as JSON text, which the field's metadata says, and read
+back by `read_rows`.
 """
 
+import base64
+import json
 import shutil
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +27,10 @@ _ROW_GROUP = 8192  # rows; fixed, so that the file does not depend on how the ba
 _BUCKET = 2 * _ROW_GROUP  # rows sorted at a time
 _PLACE = "__place__"  # column that says where a row goes
 _LENGTH = struct.Struct("<Q")
+_JSON = {b"mindllm.encoding": b"json"}  # metadata of a field whose cells are JSON text
+_UNLIKE = "holds values that do not go together"
+_NESTED = (dict, list, tuple)
+_ARROW_VALUE = "mindllm.arrow"  # key of a value within JSON that JSON has no form for
 
 
 class Spool:
@@ -72,6 +82,15 @@ def write_sidecar(path: Path, spools: Sequence[Path], samples: np.ndarray | None
     return nulls
 
 
+def read_rows(table: "pa.Table") -> list[dict[str, Any]]:
+    """The rows of a sidecar, or of a part of it, with the values that were given to `Spool.append`."""
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    for field in table.schema:
+        if _is_json(field):
+            columns[field.name] = [None if cell is None else _from_json(cell) for cell in columns[field.name]]
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
 def _reorder(tables: Iterable["pa.Table"], samples: np.ndarray, directory: Path) -> Iterator["pa.Table"]:
     """Rows in another order, with the memory of one bucket: first to the bucket of their new place, then to the place.
 
@@ -105,17 +124,87 @@ def _reorder(tables: Iterable["pa.Table"], samples: np.ndarray, directory: Path)
 def _table(rows: list[dict[str, Any]]) -> "pa.Table":
     import pyarrow as pa
 
-    names = dict.fromkeys(name for row in rows for name in row)
-    arrays = []
-    for name in names:
+    arrays, fields = [], []
+    for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name) for row in rows]
         try:
-            arrays.append(pa.array(values))
+            is_json = _needs_json(values)
+            arrays.append(_json_array(values) if is_json else pa.array(values))
         except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
-            raise UserError(
-                f"column '{name}' holds values that do not go together: {_unlike(values) or error}"
-            ) from error
-    return pa.table(arrays, names=list(names))
+            raise UserError(f"column '{name}' {_UNLIKE}: {_unlike(values) or error}") from error
+        fields.append(pa.field(name, arrays[-1].type, metadata=_JSON if is_json else None))
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _needs_json(values: Sequence[Any]) -> bool:
+    """Whether a column holds objects or lists that arrow would change: it gives all of them one type.
+
+    Raises:
+        pa.ArrowException: some values are objects or lists, and others are not.
+    """
+    import pyarrow as pa
+
+    found = [value for value in values if value is not None]
+    nested = [isinstance(value, _NESTED) for value in found]
+    if not any(nested):
+        return False
+    if not all(nested):
+        raise pa.ArrowInvalid("objects or lists, and values that are neither")
+    if len({kind for value in found for kind in _leaf_types(value)}) > 1 or any(map(_has_object, found)):
+        return True
+    try:
+        pa.array(found)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+        return True
+    return False
+
+
+def _leaf_types(value: Any) -> Iterator[type]:
+    """Types of the values within lists, nulls apart."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaf_types(item)
+    elif value is not None:
+        yield type(value)
+
+
+def _has_object(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list | tuple) and any(map(_has_object, value)))
+
+
+def _json_array(values: Sequence[Any]) -> "pa.Array":
+    """Cells as JSON text; null cells stay null."""
+    import pyarrow as pa
+
+    return pa.array([None if value is None else json.dumps(value, default=_arrow_value) for value in values])
+
+
+def _arrow_value(value: Any) -> dict[str, str]:
+    """A value that JSON has no form for (bytes, dates, ...), which typed files may have within their objects."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"value": pa.array([value])})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return {_ARROW_VALUE: base64.b64encode(sink.getvalue()).decode("ascii")}
+
+
+def _from_json(text: str) -> Any:
+    return json.loads(text, object_hook=_from_arrow_value)
+
+
+def _from_arrow_value(found: dict[str, Any]) -> Any:
+    import pyarrow as pa
+
+    if found.keys() != {_ARROW_VALUE}:
+        return found
+    with pa.ipc.open_stream(base64.b64decode(found[_ARROW_VALUE])) as stream:
+        return stream.read_all()["value"][0].as_py()
+
+
+def _is_json(field: "pa.Field") -> bool:
+    return bool(field.metadata == _JSON)
 
 
 def _unlike(values: Sequence[Any]) -> str | None:
@@ -124,6 +213,8 @@ def _unlike(values: Sequence[Any]) -> str | None:
 
     first, *others = [value for value in values if value is not None]
     for other in others:
+        if isinstance(first, _NESTED) != isinstance(other, _NESTED):
+            return f"{first!r:.60} and {other!r:.60}"
         try:
             pa.array([first, other])
         except (pa.ArrowException, OverflowError, UnicodeEncodeError):
@@ -154,25 +245,46 @@ def _read(spool: Path) -> Iterator["pa.Table"]:
 def _common_schema(schemas: Iterable["pa.Schema"]) -> "pa.Schema":
     import pyarrow as pa
 
-    merged = pa.schema([])
+    merged: dict[str, pa.Field] = {}
     for schema in schemas:
-        if schema == merged:
-            continue
-        try:
-            merged = pa.unify_schemas([merged, schema], promote_options="permissive")
-        except pa.ArrowException as error:
-            raise UserError(f"an extra column holds values that do not go together: {error}") from error
-    return merged
+        for field in schema:
+            known = merged.get(field.name, field)
+            merged[field.name] = known if known.equals(field, check_metadata=True) else _common_field(known, field)
+    return pa.schema(merged.values())
+
+
+def _common_field(one: "pa.Field", other: "pa.Field") -> "pa.Field":
+    """The field for the values of both. Lists of different types become JSON, as they would have in one batch."""
+    import pyarrow as pa
+
+    if pa.types.is_null(one.type) or pa.types.is_null(other.type):
+        return one if pa.types.is_null(other.type) else other
+    nested, other_nested = (_is_json(field) or pa.types.is_list(field.type) for field in (one, other))
+    if nested != other_nested:
+        raise UserError(f"column '{one.name}' {_UNLIKE}: objects or lists, and values that are neither")
+    try:
+        schemas = [pa.schema([one]), pa.schema([other])]
+        return pa.unify_schemas(schemas, promote_options="default" if nested else "permissive").field(0)
+    except pa.ArrowException as error:
+        if nested:
+            return pa.field(one.name, pa.string(), metadata=_JSON)
+        raise UserError(f"column '{one.name}' {_UNLIKE}: {one.type} and {other.type}") from error
 
 
 def _conform(table: "pa.Table", schema: "pa.Schema") -> "pa.Table":
     import pyarrow as pa
 
-    columns = [
-        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+    return pa.table([_conform_column(table, field) for field in schema], schema=schema)
+
+
+def _conform_column(table: "pa.Table", field: "pa.Field") -> "pa.ChunkedArray | pa.Array":
+    import pyarrow as pa
+
+    if field.name not in table.column_names:
+        return pa.nulls(len(table), field.type)
+    if _is_json(field) and not _is_json(table.schema.field(field.name)):
+        return _json_array(table[field.name].to_pylist())
+    return table[field.name].cast(field.type)
 
 
 def _regroup(tables: Iterable["pa.Table"]) -> Iterator["pa.Table"]:

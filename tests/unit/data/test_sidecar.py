@@ -1,12 +1,15 @@
 """The parquet sidecar: types over batches, nulls, and bytes that do not depend on the batches."""
 
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from mindllm.data.sidecar import Spool, write_sidecar
+from mindllm.data.sidecar import Spool, read_rows, write_sidecar
 from mindllm.errors import UserError
 
 
@@ -21,14 +24,49 @@ def write(directory: Path, *batches: list[dict[str, Any]], spools: int = 1) -> t
     return target, write_sidecar(target, paths)
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    return read_rows(pq.read_table(path))
+
+
 def test_values_come_back_as_they_were(tmp_path: Path) -> None:
     rows = [
         {"text": "é\n", "number": 1, "flag": True, "share": 0.5, "list": ["a", "b"], "nested": {"x": [1], "y": "z"}},
         {"text": None, "number": -5, "flag": None, "share": 1.0, "list": [], "nested": {"x": [], "y": None}},
     ]
     path, nulls = write(tmp_path, rows)
-    assert pq.read_table(path).to_pylist() == rows
+    assert read(path) == rows
     assert nulls == {"text": 1, "number": 0, "flag": 1, "share": 0, "list": 0, "nested": 0}
+    assert pq.read_table(path)["list"].to_pylist() == [["a", "b"], []], "lists of one type stay lists in the file"
+
+
+NESTED: list[Any] = [
+    {"seed": 1, "options": {}},
+    {},
+    {"seed": 2.5, "hint": None},
+    {"options": {"deep": [{"a": 1}, {"b": [True, None, "é😀\ud800"]}]}, "big": 2**70},
+    None,
+    [],
+    [{"name": "add"}, {"name": "find", "arguments": {"where": "x"}}],
+    [1, 2.5, "three", None],
+    [["a"], "b"],
+    {"bytes": b"\x00\xff", "on": datetime(2024, 2, 29, 12), "price": Decimal("0.10")},
+]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, len(NESTED)])
+def test_objects_keep_their_own_keys_and_types(tmp_path: Path, batch_size: int) -> None:
+    rows = [{"settings": value} for value in NESTED]
+    path, nulls = write(tmp_path / "cut", *[rows[n : n + batch_size] for n in range(0, len(rows), batch_size)])
+    found = read(path)
+    assert repr(found) == repr(rows) and nulls == {"settings": 1}
+    assert path.read_bytes() == write(tmp_path / "whole", rows)[0].read_bytes()
+    write_sidecar(tmp_path / "reordered.parquet", [tmp_path / "cut" / "0.spool"], np.array([9, 0]))
+    assert repr(read(tmp_path / "reordered.parquet")) == repr([rows[9], rows[0]])
+
+
+def test_a_list_column_may_hold_objects_late(tmp_path: Path) -> None:
+    batches: list[list[dict[str, Any]]] = [[{"a": None}], [{"a": [1]}, {"a": []}], [{"a": [0.5]}], [{"a": [{"b": 1}]}]]
+    assert repr(read(write(tmp_path, *batches)[0])) == repr([row for batch in batches for row in batch])
 
 
 def test_a_type_that_shows_late_holds_for_all_rows(tmp_path: Path) -> None:
@@ -49,3 +87,12 @@ def test_the_file_does_not_depend_on_batches_and_parts(tmp_path: Path) -> None:
 def test_values_that_do_not_go_together_are_refused(tmp_path: Path, batches: list[list[dict[str, Any]]]) -> None:
     with pytest.raises(UserError, match="do not go together: (.*int64|1 and 'x'$)"):
         write(tmp_path, *batches)
+
+
+@pytest.mark.parametrize("nested", [{"b": 1}, [1]])
+def test_objects_and_lists_do_not_go_together_with_other_values(tmp_path: Path, nested: Any) -> None:
+    rows = [{"a": nested}, {"a": "x"}]
+    with pytest.raises(UserError, match="column 'a' holds values that do not go together: [{[].* and 'x'$"):
+        write(tmp_path, rows)
+    with pytest.raises(UserError, match="column 'a' holds .* together: objects or lists, and values that are neither"):
+        write(tmp_path, rows[:1], rows[1:])
