@@ -22,7 +22,7 @@ def run(config: RunConfig) -> None:
     sampler = make_sampler(len(prompts), training)
     with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}, prompts, held_out) as session:
         if not session.is_complete:
-            with Rollouts(config) as rollouts:
+            with Rollouts(config, session.hf_dir("actor")) as rollouts:
                 actor = session.start("actor", session.cluster.start_actor, policy_steps(config, training.train_iters))
                 ref, reward = session.start_ref(), RewardModelScorer.start(session, rollouts)
                 for iteration in session.iterations():

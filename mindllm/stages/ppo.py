@@ -53,7 +53,7 @@ def run(config: RunConfig) -> None:
     stateful = {"sampler": sampler, "kl_controller": controller}
     with Session(config, HEADLINE, trained, stateful, prompts, held_out) as session:
         if not session.is_complete:
-            with Rollouts(config) as rollouts:
+            with Rollouts(config, session.hf_dir("actor")) as rollouts:
                 roles = start_roles(session, rollouts)
                 for iteration in session.iterations():
                     rows = [prompts[index] for index in sampler.next_indices()]

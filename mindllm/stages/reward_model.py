@@ -5,7 +5,7 @@ from typing import Self
 
 from torch import Tensor
 
-from mindllm.checkpoint import latest_iteration_dir, read_checkpoint_info
+from mindllm.checkpoint import read_checkpoint_info
 from mindllm.config import RewardModelConfig
 from mindllm.data import Prompt, load_tokenizer
 from mindllm.data.sequences import Sequences
@@ -17,9 +17,8 @@ from mindllm.workers.reward import Reward
 class RewardModelScorer:
     """Scores a batch of responses; re-templates their text if the reward model speaks another tokenizer."""
 
-    def __init__(self, model: Reward, config: RewardModelConfig, rollouts: Rollouts) -> None:
+    def __init__(self, model: Reward, config: RewardModelConfig, hf_dir: Path, rollouts: Rollouts) -> None:
         self._model, self._weight, self._rollouts = model, config.weight, rollouts
-        hf_dir = read_checkpoint_info(latest_iteration_dir(config.load)).hf_dir
         self._tokenizer = load_tokenizer(config.tokenizer_name_or_path or hf_dir)
         self._limit = config.seq_length
         self._same = same_tokenizer(self._tokenizer, rollouts.tokenizer)
@@ -30,8 +29,8 @@ class RewardModelScorer:
         config = session.config.reward_model
         if config is None:
             return None
-        model = session.cluster.start_reward(latest_iteration_dir(Path(config.load)))
-        return cls(model, config, rollouts)
+        checkpoint = session.frozen("reward")
+        return cls(session.cluster.start_reward(checkpoint), config, read_checkpoint_info(checkpoint).hf_dir, rollouts)
 
     def __call__(self, batch: Sequences, rows: list[Prompt]) -> tuple[Tensor, dict[str, float]]:
         """Add to the batch's rule rewards (0 where there are none) the weighted score of the model.

@@ -1,16 +1,58 @@
-"""What a run directory remembers of earlier processes: that one has it open, its configuration and its data."""
+"""What a run directory remembers of earlier processes: who has it open, configuration, data, models it loaded."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 from filelock import FileLock, Timeout
 
+from mindllm.checkpoint import latest_iteration_dir
 from mindllm.errors import UserError
 
 CONFIG_NAME = "config.yaml"
 _LOCK_NAME = ".lock"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The checkpoint of a model that does not train: key ``load``, and the iteration directory taken from it."""
+
+    load: str
+    directory: Path
+
+    def as_state(self) -> dict[str, str]:
+        """What a checkpoint of the run remembers."""
+        return {"load": self.load, "iteration": self.directory.name}
+
+
+def find_frozen(role: str, load: str, before: Mapping[str, str] | None) -> Frozen:
+    """Find the checkpoint of a model that does not train.
+
+    Args:
+        role: of the model.
+        load: value of its key.
+        before: what ``Frozen.as_state`` returned in the process that began the run; None where the run begins, or was
+            begun by a version that did not remember it.
+
+    Returns:
+        The latest iteration of ``load``; or, while the key is what it was, the iteration with which the run began.
+
+    Raises:
+        UserError: ``load`` is no checkpoint directory, or that iteration is gone.
+    """
+    latest = latest_iteration_dir(load)
+    if before is None or Path(before["load"]).resolve() != Path(load).resolve():
+        return Frozen(load, latest)
+    directory = Path(load) / before["iteration"]
+    if not directory.is_dir():
+        raise UserError(
+            f"{role}.load: {directory}, which the run was begun with, is gone; put it back, or name another checkpoint"
+        )
+    if directory != latest:
+        print(f"{role}.load: {directory}, as when the run was begun, although {latest.name} is there now", flush=True)
+    return Frozen(load, directory)
 
 
 def lock(run_dir: Path) -> FileLock:

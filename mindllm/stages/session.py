@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from mindllm import __version__
 from mindllm.checkpoint import (
@@ -23,7 +23,7 @@ from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size
 from mindllm.observe import RunLog, Timings
 from mindllm.stages import run_directory
-from mindllm.stages.run_directory import DataOrigin, DataSet
+from mindllm.stages.run_directory import DataOrigin, DataSet, Frozen, find_frozen
 from mindllm.workers.cluster import Cluster
 from mindllm.workers.ref import Ref
 from mindllm.workers.trained import TrainedModel, UpdateResult
@@ -78,6 +78,7 @@ class Session:
         self._lock = run_directory.lock(self.run_dir)
         self._state = RunState(self.run_dir, directories, self.training.keep_last_n)
         self._resumed: Saved | None = self._state.latest()
+        self._frozen: dict[str, Frozen] = {}
         self._skipped_in_a_row: Counter[str] = Counter()
         self.log = RunLog(
             self.run_dir,
@@ -96,6 +97,7 @@ class Session:
         return self
 
     def _begin(self) -> None:
+        self._frozen = self._find_frozen()
         if self._resumed is not None:
             self._take_up(self._resumed)
         (self.run_dir / run_directory.CONFIG_NAME).write_text(resolved_yaml(self.config), encoding="utf-8")
@@ -103,6 +105,12 @@ class Session:
             print(f"{key}: {what}", flush=True)
         self.log.truncate_after(self.completed)
         self.cluster.__enter__()
+
+    def _find_frozen(self) -> dict[str, Frozen]:
+        """The checkpoints of the models that do not train; a resumed run keeps those that it began with."""
+        before = self._resumed.state.get("frozen", {}) if self._resumed is not None else {}
+        roles = {role: settings for role, settings in self.config.roles().items() if role in ("ref", "reward")}
+        return {role: find_frozen(role, settings.load, before.get(role)) for role, settings in roles.items()}
 
     def _take_up(self, saved: Saved) -> None:
         """Continue from a checkpoint of the same stage, before anything is written."""
@@ -167,11 +175,19 @@ class Session:
         self._models[role] = model
         return model
 
+    def hf_dir(self, role: str) -> Path:
+        """The Hugging Face files, tokenizer included, of the checkpoint that a trained role begins with."""
+        return read_checkpoint_info(self.source(role)).hf_dir
+
+    def frozen(self, role: Literal["ref", "reward"]) -> Path:
+        """Iteration directory of a model that does not train."""
+        return self._frozen[role].directory
+
     def start_ref(self) -> Ref | None:
         """Start the reference model where a KL term needs one."""
         if self.config.ref is None:
             return None
-        return self.cluster.start_ref(latest_iteration_dir(Path(self.config.ref.load)))
+        return self.cluster.start_ref(self.frozen("ref"))
 
     def iterations(self) -> Iterator[int]:
         """Numbers of the iterations still to do; a checkpoint is saved after each that is due, and after the last."""
@@ -202,6 +218,7 @@ class Session:
         state: dict[str, Any] = {name: owner.state_dict() for name, owner in self._stateful.items()}
         state["skipped_in_a_row"] = dict(self._skipped_in_a_row)
         state["stage"] = self.training.stage
+        state["frozen"] = {role: found.as_state() for role, found in self._frozen.items()}
         self._state.save(iteration, state, {role: partial(self._write_role, role) for role in self._models})
 
     def _write_role(self, role: str, directory: Path) -> None:

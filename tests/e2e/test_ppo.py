@@ -1,6 +1,8 @@
 """PPO by the real command in one process: it learns, resumes bit for bit, and weighs what its rewards say."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +45,28 @@ def uninterrupted(ppo_workspace: Workspace, tmp_path_factory: pytest.TempPathFac
 
 
 def test_an_interrupted_run_resumes_to_the_same_end(ppo_workspace, uninterrupted, tmp_path):
+    """Also where the directories of the two models that do not train have gained an iteration meanwhile."""
     run_dir = tmp_path / "run"
-    arguments = ppo_workspace.arguments("ppo", run_dir, *RESUMABLE, *rules(ppo_workspace, tmp_path))
+    frozen = {"ref": "mcore", "reward": "reward"}
+    for role, name in frozen.items():
+        shutil.copytree(ppo_workspace.root / name, tmp_path / role)
+    loads = [f"actor_rollout_ref.ref.load={tmp_path / 'ref'}", f"reward.load={tmp_path / 'reward'}"]
+    arguments = ppo_workspace.arguments("ppo", run_dir, *RESUMABLE, *rules(ppo_workspace, tmp_path), *loads)
     post_train_until(4, arguments)
-    assert "resuming after iteration 2 of 6" in post_train(arguments).out
+    for role, other in (("ref", "actor"), ("reward", "critic")):
+        shutil.copytree(uninterrupted / "checkpoints" / other / "iter_0000006", tmp_path / role / "iter_0000099")
+        (tmp_path / role / "latest_checkpointed_iteration.txt").write_text("99\n")
+
+    resumed = post_train(arguments).out
+    assert "resuming after iteration 2 of 6" in resumed
+    for role in frozen:
+        assert re.search(rf"{role}.load: .*{role}/iter_\d+, as when the run was begun, although iter_0000099", resumed)
     assert metrics(run_dir) == metrics(uninterrupted)
     assert samples(run_dir) == samples(uninterrupted)
-    assert saved_state(run_dir, 6)["state"] == saved_state(uninterrupted, 6)["state"]
+    ours, theirs = (saved_state(path, 6)["state"] for path in (run_dir, uninterrupted))
+    iterations = [[state["frozen"].pop(role)["iteration"] for role in frozen] for state in (ours, theirs)]
+    assert iterations[0] == iterations[1]
+    assert ours == theirs
     for role in ROLES:
         ours = exported(run_dir, role, tmp_path / f"ours-{role}")
         theirs = exported(uninterrupted, role, tmp_path / f"theirs-{role}")

@@ -32,16 +32,14 @@ class Model:
 
 def scorer(monkeypatch, own, actors, weight=1.0, seq_length=64):
     monkeypatch.setattr(reward_model, "load_tokenizer", lambda path: own)
-    monkeypatch.setattr(reward_model, "latest_iteration_dir", lambda path: path)
-    monkeypatch.setattr(reward_model, "read_checkpoint_info", lambda path: SimpleNamespace(hf_dir="hf"))
 
     def completions(batch):
         return [actors.decode(response, skip_special_tokens=True) for _, response in batch.token_lists()]
 
-    config = SimpleNamespace(load="load", tokenizer_name_or_path=None, seq_length=seq_length, weight=weight)
+    config = SimpleNamespace(tokenizer_name_or_path=None, seq_length=seq_length, weight=weight)
     model = Model()
     rollouts = SimpleNamespace(tokenizer=actors, completions=completions)
-    return RewardModelScorer(model, config, rollouts), model
+    return RewardModelScorer(model, config, "hf", rollouts), model
 
 
 def make_batch():

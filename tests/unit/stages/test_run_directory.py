@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mindllm.errors import UserError
-from mindllm.stages.run_directory import DataOrigin, changed_keys, lock
+from mindllm.stages.run_directory import DataOrigin, changed_keys, find_frozen, lock
 
 HOLDER = """
 import sys
@@ -96,3 +96,34 @@ def test_held_out_data_may_be_added_or_left_out_at_resume():
 def test_changed_data_that_is_allowed_is_named(capsys):
     origin(allow_changed=True, train=FakeData("c", 5)).load_state_dict(saved(train=FakeData("a")))
     assert "train: data/train has other contents" in capsys.readouterr().out
+
+
+def checkpoint(directory, *iterations):
+    for number in iterations:
+        (directory / f"iter_{number:07d}").mkdir(parents=True)
+    (directory / "latest_checkpointed_iteration.txt").write_text(f"{iterations[-1]}\n")
+    return directory
+
+
+def test_a_frozen_model_stays_the_iteration_that_the_run_began_with(tmp_path, capsys):
+    load = checkpoint(tmp_path / "ref", 3)
+    before = find_frozen("ref", str(load), None).as_state()
+    checkpoint(load, 8)
+    assert find_frozen("ref", str(load / "../ref"), before).directory.name == "iter_0000003"
+    assert "ref.load: " in (out := capsys.readouterr().out) and "although iter_0000008 is there now" in out
+    assert find_frozen("ref", str(load), None).directory.name == "iter_0000008"
+
+
+def test_a_frozen_model_of_another_directory_is_that_ones_latest(tmp_path):
+    before = find_frozen("reward", str(checkpoint(tmp_path / "old", 3)), None).as_state()
+    other = checkpoint(tmp_path / "new", 3, 4)
+    assert find_frozen("reward", str(other), before).directory == other / "iter_0000004"
+
+
+def test_a_frozen_model_that_is_gone_is_not_replaced_by_a_later_one(tmp_path):
+    load = checkpoint(tmp_path / "ref", 3)
+    before = find_frozen("ref", str(load), None).as_state()
+    (load / "iter_0000003").rmdir()
+    checkpoint(load, 8)
+    with pytest.raises(UserError, match=r"ref.load: .*/iter_0000003, which the run was begun with, is gone"):
+        find_frozen("ref", str(load), before)
