@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from mindllm.checkpoint import latest_iteration_dir, read_checkpoint_info
 from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset, load_tokenizer, stop_token_ids
 from mindllm.data.sequences import FinishReason, Sequences
@@ -29,9 +29,14 @@ _EVAL_SEED_OFFSET = 1 << 32
 class Rollouts:
     """Generates and scores; owns the tokenizer and the reward processes."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, hf_dir: Path) -> None:
+        """Load the tokenizer and start the reward processes.
+
+        Args:
+            config: of the run.
+            hf_dir: the ``hf/`` folder of the actor's checkpoint.
+        """
         self.config = config
-        hf_dir = read_checkpoint_info(latest_iteration_dir(config.actor.load)).hf_dir
         self.tokenizer = load_tokenizer(config.actor.tokenizer_name_or_path or hf_dir)
         self.stop_ids = tuple(config.actor.eos_token_ids or stop_token_ids(self.tokenizer, hf_dir))
         if not self.stop_ids:
@@ -103,9 +108,10 @@ class Rollouts:
         return batch, metrics
 
     def completions(self, batch: Sequences) -> list[str]:
-        """The responses as text, without special tokens."""
-        responses = [response for _, response in batch.token_lists()]
-        return [self.tokenizer.decode(response, skip_special_tokens=True) for response in responses]
+        """The responses as text, without end and padding tokens; other special tokens (tags, tool calls) are text."""
+        hidden = {*self.stop_ids, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
+        responses = [[token for token in response if token not in hidden] for _, response in batch.token_lists()]
+        return [self.tokenizer.decode(response, skip_special_tokens=False) for response in responses]
 
     def _items(self, batch: Sequences, prompts: list[Prompt]) -> list[RewardItem]:
         by_index = {prompt.index: prompt for prompt in prompts}

@@ -1,11 +1,34 @@
-"""Requests and sums per sequence."""
+"""Requests, the text of responses, and sums per sequence."""
+
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from mindllm.data import Prompt
 from mindllm.data.sequences import Sequences
-from mindllm.stages.rollouts import make_requests, token_sums
+from mindllm.rewards.formats import format_reward
+from mindllm.stages.rollouts import Rollouts, make_requests, token_sums
+
+SPECIAL = ["<pad>", "<|endoftext|>", "<|im_end|>", "<|eom_id|>"]
+SPECIAL += ["<think>", "</think>", "<answer>", "</answer>", "<|python_tag|>"]
+
+
+@pytest.fixture
+def rollouts(tmp_path):
+    """Of a model whose tags are special tokens, and which stops at <|im_end|> and at what its tokenizer calls EOS."""
+    words = {word: number for number, word in enumerate([*SPECIAL, "two", "and"])}
+    built = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    built.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=built, eos_token="<|endoftext|>", pad_token="<pad>")
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
+    actor = SimpleNamespace(tokenizer_name_or_path=None, eos_token_ids=None)
+    return Rollouts(SimpleNamespace(actor=actor, reward=SimpleNamespace(functions=[])), tmp_path)
 
 
 def prompt(index: int, length: int = 2) -> Prompt:
@@ -30,3 +53,23 @@ def test_a_prompt_that_occurs_again_in_a_batch_draws_other_samples():
 def test_token_sums_are_per_sequence_and_zero_for_an_empty_response():
     sequences = Sequences.from_lists([[1], [1], [1]], [[2, 3], [], [4]])
     assert token_sums(torch.tensor([1.0, 2.0, 5.0]), sequences).tolist() == [3.0, 0.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        ("<think> two </think> <answer> two </answer> <|im_end|>", "<think> two </think> <answer> two </answer>"),
+        ("<|python_tag|> two <|eom_id|>", "<|python_tag|> two"),
+        ("two and", "two and"),  # cut by the length limit
+        ("two <|endoftext|> <pad> <pad>", "two"),
+        ("<|im_end|>", ""),
+    ],
+)
+def test_the_text_of_a_response_lacks_end_and_padding_tokens_alone(rollouts, response, text):
+    ids = rollouts.tokenizer.convert_tokens_to_ids(response.split())
+    assert rollouts.completions(Sequences.from_lists([[9]], [ids])) == [text]
+
+
+def test_the_format_reward_sees_tags_that_are_special_tokens(rollouts):
+    ids = rollouts.tokenizer.convert_tokens_to_ids("<think> two </think> <answer> two </answer> <|im_end|>".split())
+    assert format_reward(rollouts.completions(Sequences.from_lists([[9]], [ids]))) == [1.0]
