@@ -97,7 +97,8 @@ class Session:
         return self
 
     def _begin(self) -> None:
-        self._frozen = self._find_frozen()
+        if not self.is_complete:
+            self._frozen = self._find_frozen()
         if self._resumed is not None:
             self._take_up(self._resumed)
         (self.run_dir / run_directory.CONFIG_NAME).write_text(resolved_yaml(self.config), encoding="utf-8")
