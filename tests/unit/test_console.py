@@ -1,5 +1,6 @@
 """The console script and the three scripts of a checkout: which program they start, and what they say without it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -80,3 +81,25 @@ def test_the_installed_command_answers_by_its_own_name_from_any_folder(installed
     printed = run_installed(installed, tmp_path, "posttrain", "--config-name", "sft_trainer_quickstart", "--cfg")
     assert printed.returncode == 0, printed.stderr
     assert "stage: sft" in printed.stdout
+
+
+@pytest.mark.slow
+def test_the_installed_commands_take_a_model_through_training_and_back_from_any_folder(
+    installed: dict[str, str], tmp_path: Path
+):
+    for script, *arguments in (("make_task.py", "task"), ("make_model.py", "hf")):
+        command = [sys.executable, ROOT / "examples/quickstart" / script, *arguments]
+        subprocess.run(command, cwd=tmp_path, env=installed, check=True, capture_output=True)
+    handler = "--handler-name AlpacaStyleInstructionHandler --tokenizer-name-or-path hf"
+    sft = "--config-name sft_trainer_quickstart training.executor=inline training.run_dir=run training.load=mcore"
+    for command in (
+        f"preprocess --input task/sft.jsonl --output-prefix data/sft {handler}",
+        "convert --load-model-type hf --save-model-type mcore --load-dir hf --save-dir mcore",
+        f"posttrain {sft} training.data_path=data/sft training.train_iters=4 training.lr_warmup_iters=1",
+        "convert --load-model-type mcore --save-model-type hf --load-dir run/checkpoints/actor --save-dir trained",
+    ):
+        done = run_installed(installed, tmp_path, *command.split())
+        assert done.returncode == 0, done.stdout + done.stderr
+    losses = [json.loads(line)["sft/loss"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert len(losses) == 4 and losses[-1] < losses[0]
+    assert (tmp_path / "trained/model.safetensors").is_file()
