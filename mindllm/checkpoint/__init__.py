@@ -1,7 +1,7 @@
 """Checkpoints: conversion, and what lies beside the tensors. Importing this does not import torch."""
 
 from mindllm.checkpoint.converter import convert, convert_hf_to_mcore, convert_mcore_to_hf
-from mindllm.checkpoint.divisibility import check_layout
+from mindllm.checkpoint.divisibility import SizeNames, check_layout
 from mindllm.checkpoint.info import (
     CheckpointInfo,
     copy_hf_files,
@@ -14,6 +14,7 @@ from mindllm.checkpoint.options import Options
 __all__ = [
     "CheckpointInfo",
     "Options",
+    "SizeNames",
     "check_layout",
     "convert",
     "convert_hf_to_mcore",

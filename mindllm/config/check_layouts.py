@@ -1,12 +1,14 @@
 """Checks of layouts and processes: what is split must divide, who shares must match."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from mindllm.config.check_names import HOMES, WHO, Names
 from mindllm.config.pool import SHARED, PoolRole
 from mindllm.config.roles import RoleConfig
 from mindllm.config.schema import RunConfig
 from mindllm.config.settle_pool import same_layout
+from mindllm.divisibility import TensorParallelSizes, rows_of_query_key_value
 
 
 def check_layouts(config: RunConfig, name: Names) -> Iterator[str]:
@@ -30,14 +32,13 @@ def check_layouts(config: RunConfig, name: Names) -> Iterator[str]:
 def _layout(role: PoolRole, keys: RoleConfig, name: Names) -> Iterator[str]:
     tp, pp = keys.tensor_model_parallel_size, keys.pipeline_model_parallel_size
     chunk = keys.num_layers_per_virtual_pipeline_stage
-    heads, layers = keys.model_keys.get("num_attention_heads"), keys.model_keys.get("num_layers")
+    layers = keys.model_keys.get("num_layers")
     if chunk is not None and pp == 1:
         yield (
             f"{name('num_layers_per_virtual_pipeline_stage', role)} needs pipeline_model_parallel_size > 1 "
             f"(it is 1 for {WHO[role]})"
         )
-    if heads is not None and heads % tp:
-        yield f"{name('tensor_model_parallel_size', role)} ({tp}) must divide {WHO[role]}'s {heads} attention heads"
+    yield from _tensor_split(name("tensor_model_parallel_size", role), tp, WHO[role], keys.model_keys)
     if layers is not None and layers % pp:
         yield f"{name('pipeline_model_parallel_size', role)} ({pp}) must divide {WHO[role]}'s {layers} layers"
     elif layers is not None and chunk is not None and (layers // pp) % chunk:
@@ -81,6 +82,22 @@ def _generation(config: RunConfig, name: Names) -> Iterator[str]:
         yield (
             f"{name('num_gpus_for_infer')} ({infer}) must be a multiple of inference_tensor_model_parallel_size ({tp})"
         )
-    heads = actor.model_keys.get("num_attention_heads")
-    if infer and heads is not None and heads % tp:
-        yield f"{name('inference_tensor_model_parallel_size')} ({tp}) must divide the actor's {heads} attention heads"
+    if infer:
+        yield from _tensor_split(name("inference_tensor_model_parallel_size"), tp, "the actor", actor.model_keys)
+
+
+def _tensor_split(key: str, size: int, who: str, model_keys: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the architecture keys, as far as they are written, say against ``size`` tensor-parallel ranks."""
+    heads, groups = model_keys.get("num_attention_heads"), model_keys.get("num_query_groups")
+    if model_keys.get("group_query_attention") is False:
+        groups = None  # Megatron then reads the heads only
+    divided = {"attention heads": heads, "feed-forward columns": model_keys.get("ffn_hidden_size")}
+    width = model_keys.get("kv_channels")
+    sizes = TensorParallelSizes(
+        {what: count for what, count in divided.items() if count is not None},
+        {} if groups is None else {"query groups": groups},
+        rows_of_query_key_value(heads, groups, width) if heads and groups and width else {},
+    )
+    for what, count in sizes.obstacles(size).items():
+        kind = "must divide, or be a multiple of," if what in sizes.query_groups else "must divide"
+        yield f"{key} ({size}) {kind} {who}'s {count} {what}"

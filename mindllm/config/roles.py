@@ -29,7 +29,11 @@ class RoleConfig(Section):
         min_length=1,
         description="Hugging Face tokenizer directory; unset: the `hf/` folder of `load`.",
     )
-    tensor_model_parallel_size: Int = Field(default=1, ge=1, description="TP: ranks that share each layer.")
+    tensor_model_parallel_size: Int = Field(
+        default=1,
+        ge=1,
+        description="TP: ranks that share each layer. It divides the heads, and the key-value heads or is a multiple.",
+    )
     pipeline_model_parallel_size: Int = Field(default=1, ge=1, description="PP: ranks that share the stack of layers.")
     num_layers_per_virtual_pipeline_stage: Int | None = Field(
         default=None, ge=1, description="VPP: layers per interleaved chunk; needs PP > 1. Unset: not interleaved."

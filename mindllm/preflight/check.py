@@ -3,11 +3,11 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from mindllm.checkpoint import CheckpointInfo, latest_iteration_dir, read_checkpoint_info
+from mindllm.checkpoint import CheckpointInfo, SizeNames, check_layout, latest_iteration_dir, read_checkpoint_info
 from mindllm.checkpoint.dist_side import DistSource
 from mindllm.checkpoint.recipe import ordered_weights
 from mindllm.checkpoint.torch_dist import TorchDistReader
-from mindllm.config import RoleConfig, RunConfig, TrainedRoleConfig, architecture_mismatches
+from mindllm.config import ActorConfig, RoleConfig, RunConfig, TrainedRoleConfig, architecture_mismatches
 from mindllm.data import load_tokenizer, stop_token_ids
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, unsupported_for_training
@@ -110,33 +110,20 @@ def _check_role(role: str, config: RoleConfig, stage: str) -> CheckpointInfo:
 
 def _check_layout(role: str, config: RoleConfig, arch: Architecture) -> None:
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-    divisible = {
-        "attention heads": arch.num_attention_heads,
-        "query groups": arch.num_query_groups,
-        "feed-forward columns": arch.ffn_hidden_size,
-    }
-    for what, count in divisible.items():
-        if count % tp:
-            raise UserError(
-                f"{role}.tensor_model_parallel_size: {tp} does not divide the {count} {what} of {config.load}; "
-                f"allowed: {_divisors(*divisible.values())}"
-            )
-    if arch.num_layers % pp:
-        raise UserError(
-            f"{role}.pipeline_model_parallel_size: {pp} does not divide the {arch.num_layers} layers of {config.load}; "
-            f"allowed: {_divisors(arch.num_layers)}"
-        )
+    names = SizeNames(f"{role}.tensor_model_parallel_size:", f"{role}.pipeline_model_parallel_size:")
+    inference = SizeNames(f"{role}.inference_tensor_model_parallel_size:")
+    try:
+        check_layout(arch, tp, pp, names=names)
+        if isinstance(config, ActorConfig) and config.num_gpus_for_infer:
+            check_layout(arch, config.inference_tensor_model_parallel_size, None, names=inference)
+    except UserError as error:
+        raise UserError(f"{error} ({config.load})") from None
     per_chunk, per_stage = config.num_layers_per_virtual_pipeline_stage, arch.num_layers // pp
     if per_chunk and (per_stage % per_chunk or per_stage == per_chunk):
         raise UserError(
             f"{role}.num_layers_per_virtual_pipeline_stage: {per_chunk} does not split the {per_stage} layers of a "
             f"pipeline stage of {config.load} into two or more chunks"
         )
-
-
-def _divisors(*numbers: int) -> str:
-    common = [n for n in range(1, min(numbers) + 1) if all(number % n == 0 for number in numbers)]
-    return ", ".join(map(str, common))
 
 
 def _check_tokenizer(key: str, path: str | None, info: CheckpointInfo) -> None:

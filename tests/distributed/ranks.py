@@ -30,6 +30,7 @@ PP2 = Layout(pipeline=2)
 TP2_PP2 = Layout(tensor=2, pipeline=2)
 PP2_VPP2 = Layout(pipeline=2, virtual_pipeline=2)
 TP2_SP = Layout(tensor=2, sequence_parallel=True)
+TP4 = Layout(tensor=4)  # more ranks than the tiny models have query groups, so that two share one
 
 
 def actor_config(layout: Layout, adam: Adam | None = None, **changes: Any) -> ActorConfig:

@@ -26,6 +26,7 @@ LAYOUTS = {
     "pp2-vpp2": (ranks.PP2_VPP2, 1),
     "tp2-sp": (ranks.TP2_SP, 1),
     "dp2": (ranks.TP1, 2),
+    "tp4": (ranks.TP4, 1),
 }
 LARGE_LAYOUTS = {
     "tp2-dp2": (ranks.TP2, 2),
@@ -34,6 +35,7 @@ LARGE_LAYOUTS = {
     "tp2-pp2-vpp2-sp": (Layout(tensor=2, pipeline=2, virtual_pipeline=2, sequence_parallel=True), 1),
     "pp4": (Layout(pipeline=4), 1),
     "dp4": (ranks.TP1, 4),
+    "tp4-sp": (Layout(tensor=4, sequence_parallel=True), 1),
 }
 
 

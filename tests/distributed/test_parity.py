@@ -17,7 +17,7 @@ from tests.distributed.models import CONFIGS, ORIGINAL_LENGTH, TinyModel
 from tests.distributed.pool import run_ranks
 from tests.distributed.reference import TEMPERATURE, response_logits, response_logprobs
 
-LAYOUTS = {"tp1": ranks.TP1, "tp2": ranks.TP2, "pp2": ranks.PP2}
+LAYOUTS = {"tp1": ranks.TP1, "tp2": ranks.TP2, "pp2": ranks.PP2, "tp4": ranks.TP4}
 
 
 def make_sequences(vocab_size: int) -> Sequences:

@@ -61,6 +61,7 @@ LAYOUTS = {
     "tp2-pp2": (ranks.TP2_PP2, 1),
     "pp2-vpp2": (ranks.PP2_VPP2, 1),
     "tp2-sp": (ranks.TP2_SP, 1),
+    "tp4": (ranks.TP4, 1),
 }
 
 
@@ -311,6 +312,7 @@ COMBINATIONS = [
     ("tp2-pp2", "qwen3", FEW_SLOTS, ["greedy", "both"]),
     ("pp2-vpp2", "qwen2", FEW_SLOTS, ["greedy-min-new-tokens", "plain", "top-k"]),
     ("tp2-sp", "qwen3", FEW_SLOTS, ["greedy", "top-p"]),
+    ("tp4", "qwen3", FEW_SLOTS, ["greedy"]),
 ]
 MORE_COMBINATIONS = [
     ("tp1", "qwen3", FEW_SLOTS, ["greedy-min-new-tokens", "top-k", "both", "min-new-tokens"]),
@@ -320,6 +322,7 @@ MORE_COMBINATIONS = [
     ("tp2-pp2", "qwen2", None, ["plain", "top-k", "all"]),
     ("pp2-vpp2", "qwen3", None, ["greedy", "top-p", "min-new-tokens"]),
     ("tp2-sp", "qwen2", None, ["plain", "min-new-tokens", "all"]),
+    ("tp4", "qwen2", None, ["greedy", "top-p"]),
 ]
 
 

@@ -112,8 +112,13 @@ def generation_on_rank(
 @pytest.mark.parametrize("name", ["qwen2", "qwen3"])
 @pytest.mark.parametrize(
     ("training", "data_parallel", "generation"),
-    [(ranks.TP2, 1, 1), (ranks.PP2, 1, 2), (ranks.TP1, 2, 1)],
-    ids=["tp2-to-tp1", "pp2-to-tp2", "dp2-to-tp1"],
+    [
+        pytest.param(ranks.TP2, 1, 1, id="tp2-to-tp1"),
+        pytest.param(ranks.PP2, 1, 2, id="pp2-to-tp2"),
+        pytest.param(ranks.TP1, 2, 1, id="dp2-to-tp1"),
+        pytest.param(ranks.TP2, 1, 4, id="tp2-to-tp4"),
+        pytest.param(ranks.TP4, 1, 2, id="tp4-to-tp2", marks=pytest.mark.slow),
+    ],
 )
 def test_generation_ranks_give_the_tokens_that_training_ranks_would(
     training: Layout, data_parallel: int, generation: int, name: str, models: dict[str, TinyModel]

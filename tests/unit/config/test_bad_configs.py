@@ -146,6 +146,15 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({f"{ACTOR}.num_attention_heads": 3, f"{ACTOR}.tensor_model_parallel_size": 2}, "3 attention heads"),
     (
         {
+            f"{ACTOR}.num_attention_heads": 12,
+            f"{ACTOR}.num_query_groups": 4,
+            f"{ACTOR}.tensor_model_parallel_size": 6,
+            "resource_pool.actor_rollout": 6,
+        },
+        "(6) must divide, or be a multiple of, the actor's 4 query groups",
+    ),
+    (
+        {
             f"{ACTOR}.num_layers": 8,
             f"{ACTOR}.pipeline_model_parallel_size": 2,
             f"{ACTOR}.num_layers_per_virtual_pipeline_stage": 3,
