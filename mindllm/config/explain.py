@@ -9,10 +9,13 @@ from pydantic_core import ErrorDetails
 from mindllm.config.base import Section
 from mindllm.config.foreign import unknown_key
 from mindllm.config.layers import KEYS_BY_SECTION, Findings
+from mindllm.config.sections import KL_ALIASES
+from mindllm.config.training import STAGE_ALIASES
 from mindllm.errors import did_you_mean
 
 AnySection = TypeVar("AnySection", bound=Section)
 
+_ALIASES = STAGE_ALIASES | KL_ALIASES
 _KINDS = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
@@ -78,6 +81,7 @@ def _sentence(section: type[Section], error: ErrorDetails, path: str, sources: M
     if kind == "literal_error":
         allowed = str(context["expected"])
         names = [name.strip("'") for name in allowed.replace(" or ", ", ").split(", ")]
+        names += [alias for alias, name in _ALIASES.items() if name in names]
         return f"{where} is {value!r}: allowed is {allowed}{did_you_mean(str(value), names)}"
     if kind == "string_too_short":
         return f"{where} is empty: {section.model_fields[str(first)].description}"

@@ -1,7 +1,8 @@
 """What to say about a key that no section has: a near name, its section, or what other toolkits call it."""
 
-import difflib
 from collections.abc import Iterable, Mapping
+
+from mindllm.errors import did_you_mean
 
 # Names of verl and TRL (leaf of the dotted path) -> what to write here.
 FOREIGN_NAMES: Mapping[str, str] = {
@@ -96,11 +97,7 @@ def unknown_key(path: str, here: Iterable[str], elsewhere: Mapping[str, Iterable
             return f"{path}: this section has no such key; write {section}.{leaf}"
     if leaf in FOREIGN_NAMES:
         return f"{path}: unknown key (another toolkit's name); write {FOREIGN_NAMES[leaf]}"
-    places = {key: key for key in here}
-    others = {key: f"{section}.{key}" for section, keys in elsewhere.items() for key in keys}
-    for names in (places, others):
-        begun = [name for name in names if len(leaf) > 3 and name.startswith(leaf)]
-        close = difflib.get_close_matches(leaf, list(names), n=1, cutoff=0.6) or begun
-        if close:
-            return f"{path}: unknown key; did you mean '{names[close[0]]}'?"
-    return f"{path}: unknown key; allowed in this section: {', '.join(sorted(places))}"
+    near = did_you_mean(leaf, here) or did_you_mean(
+        leaf, (f"{s}.{key}" for s, keys in elsewhere.items() for key in keys)
+    )
+    return f"{path}: unknown key{near or '; docs/configuration.md lists all'}"
