@@ -4,7 +4,7 @@ from mindllm.config.actor import ActorConfig
 from mindllm.config.architecture import architecture_mismatches
 from mindllm.config.build import build_config
 from mindllm.config.compose import compose_config
-from mindllm.config.dump import resolved_yaml
+from mindllm.config.dump import resolved_sections, resolved_yaml
 from mindllm.config.pool import PoolRole, ResourcePool
 from mindllm.config.roles import CriticConfig, RefConfig, RewardModelConfig, RoleConfig, TrainedRoleConfig
 from mindllm.config.schema import RunConfig
@@ -29,5 +29,6 @@ __all__ = [
     "architecture_mismatches",
     "build_config",
     "compose_config",
+    "resolved_sections",
     "resolved_yaml",
 ]

@@ -26,7 +26,14 @@ from mindllm.config.schema import RunConfig
 from mindllm.config.sections import AlgorithmConfig, RewardConfig
 from mindllm.config.settle import algorithm_values, reward_values
 from mindllm.config.settle_pool import ABSENT, pool_values
-from mindllm.config.training import RL_ONLY_TRAINING_KEYS, STAGE_ALIASES, SUPERVISED_STAGES, Stage, TrainingConfig
+from mindllm.config.training import (
+    RL_ONLY_TRAINING_KEYS,
+    STAGE_ALIASES,
+    SUPERVISED_STAGES,
+    WANDB_KEYS,
+    Stage,
+    TrainingConfig,
+)
 from mindllm.errors import UserError
 
 
@@ -99,7 +106,12 @@ def _without_pool(
 def _training(keys: Mapping[str, Any], config_name: str, findings: Findings) -> TrainingConfig | None:
     own = lay_over([("training", keys)], TRAINING_KEYS)
     values = {"run_dir": f"runs/{config_name}"} | own.values
-    return validated(TrainingConfig, values, "training", own.sources, findings)
+    training = validated(TrainingConfig, values, "training", own.sources, findings)
+    if training is None or "wandb" in training.trackers:
+        return training
+    unread = {key: None for key in WANDB_KEYS if getattr(training, key) is not None}
+    findings.ignored.update({f"training.{key}": "training.trackers does not list wandb" for key in unread})
+    return training.model_copy(update=unread)
 
 
 def _stage(keys: Mapping[str, Any], findings: Findings) -> str:

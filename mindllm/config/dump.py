@@ -19,8 +19,12 @@ def resolved_yaml(config: RunConfig) -> str:
 
     Keys without effect (``ignored_keys``) are left out; architecture keys stand beside the role's own.
     """
-    sections = _supervised_sections(config) if config.training.stage in SUPERVISED_STAGES else _rl_sections(config)
-    return yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(resolved_sections(config), sort_keys=False, allow_unicode=True, width=120)
+
+
+def resolved_sections(config: RunConfig) -> dict[str, Any]:
+    """The sections that ``resolved_yaml`` writes."""
+    return _supervised_sections(config) if config.training.stage in SUPERVISED_STAGES else _rl_sections(config)
 
 
 def _rl_sections(config: RunConfig) -> dict[str, Any]:

@@ -41,6 +41,10 @@ class RunConfig(Section):
         }
         return {role: config for role, config in models.items() if config is not None}
 
+    def notices(self) -> list[str]:
+        """A line for each key that was accepted but has no effect, or not the expected one, in this run."""
+        return [f"note: {key}: {what}" for key, what in self.ignored_keys]
+
     @property
     def generates_apart(self) -> bool:
         """Whether responses come from processes of their own, role ``rollout``."""

@@ -2,6 +2,6 @@
 
 from mindllm.observe.runlog import RunLog
 from mindllm.observe.timing import Timer, Timings
-from mindllm.observe.trackers import TRACKERS
+from mindllm.observe.trackers import TRACKERS, WandbSettings
 
-__all__ = ["TRACKERS", "RunLog", "Timer", "Timings"]
+__all__ = ["TRACKERS", "RunLog", "Timer", "Timings", "WandbSettings"]

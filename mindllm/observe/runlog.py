@@ -10,7 +10,7 @@ from mindllm.errors import UserError, did_you_mean
 from mindllm.observe.jsonl import MetricsFile, SamplesFolder, to_line, write_atomically
 from mindllm.observe.progress import Progress
 from mindllm.observe.report import build_report, render_report
-from mindllm.observe.trackers import TRACKERS, GuardedTracker
+from mindllm.observe.trackers import TRACKERS, GuardedTracker, TrackedRun, WandbSettings
 
 # What the progress line and the report show, where an iteration has it.
 HEADLINE: dict[str, str] = {
@@ -34,6 +34,8 @@ class RunLog:
         *,
         log_interval: int = 1,
         headline: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        wandb: WandbSettings | None = None,
     ) -> None:
         """Open the log; the files of an earlier process are kept and appended to, see ``truncate_after``.
 
@@ -43,6 +45,8 @@ class RunLog:
             train_iters: last iteration of the run.
             log_interval: off a terminal, one progress line per this many iterations; metrics are logged always.
             headline: label -> metric name shown in the progress line and the report; default ``HEADLINE``.
+            config: resolved, of JSON values; shown by trackers beside the metrics.
+            wandb: what names the run of tracker ``wandb``.
 
         Raises:
             UserError: an unknown tracker.
@@ -57,7 +61,8 @@ class RunLog:
         self._headline = dict(HEADLINE if headline is None else headline)
         self._metrics = MetricsFile(self.run_dir / "metrics.jsonl") if "jsonl" in trackers else None
         self._samples = SamplesFolder(self.run_dir / "samples")
-        self._trackers = [GuardedTracker(name, self.run_dir) for name in trackers if name != "jsonl"]
+        run = TrackedRun(self.run_dir, config or {}, wandb or WandbSettings())
+        self._trackers = [GuardedTracker(name, run) for name in trackers if name != "jsonl"]
         self._progress = Progress(train_iters, self._headline, log_interval)
         self._started = time.perf_counter()
         self._last_iteration: int | None = None

@@ -17,11 +17,11 @@ from mindllm.checkpoint import (
 )
 from mindllm.checkpoint.run_state import RunState, Saved
 from mindllm.checkpoint.torch_dist import TorchDistReader
-from mindllm.config import RunConfig, TrainedRoleConfig, TrainingConfig, resolved_yaml
+from mindllm.config import RunConfig, TrainedRoleConfig, TrainingConfig, resolved_sections, resolved_yaml
 from mindllm.data import ResumableSampler
 from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size
-from mindllm.observe import RunLog, Timings
+from mindllm.observe import RunLog, Timings, WandbSettings
 from mindllm.stages import run_directory
 from mindllm.stages.run_directory import DataOrigin, DataSet, Frozen, find_frozen
 from mindllm.workers.cluster import Cluster
@@ -86,6 +86,8 @@ class Session:
             self.training.train_iters,
             log_interval=self.training.log_interval,
             headline=headline,
+            config=resolved_sections(config),
+            wandb=_wandb_settings(config.training),
         )
 
     def __enter__(self) -> Self:
@@ -102,8 +104,8 @@ class Session:
         if self._resumed is not None:
             self._take_up(self._resumed)
         (self.run_dir / run_directory.CONFIG_NAME).write_text(resolved_yaml(self.config), encoding="utf-8")
-        for key, what in self.config.ignored_keys:
-            print(f"{key}: {what}", flush=True)
+        for line in self.config.notices():
+            print(line, flush=True)
         self.log.truncate_after(self.completed)
         self.cluster.__enter__()
 
@@ -259,6 +261,16 @@ def make_sampler(size: int, training: TrainingConfig) -> ResumableSampler:
     """The order in which a run reads a data set of ``size`` samples."""
     return ResumableSampler(
         size, training.global_batch_size, training.seed, not training.no_shuffle, training.allow_changed_data
+    )
+
+
+def _wandb_settings(training: TrainingConfig) -> WandbSettings:
+    return WandbSettings(
+        training.wandb_project,
+        training.wandb_exp_name,
+        training.wandb_group,
+        training.wandb_entity,
+        training.wandb_save_dir,
     )
 
 

@@ -74,3 +74,15 @@ def test_null_means_that_nothing_was_written(grpo):
 def test_top_k_zero_is_off_too(grpo, written, meant):
     grpo["training"]["top_k"] = written
     assert build_config(grpo).actor.top_k == meant
+
+
+def test_wandb_keys_are_read_as_megatron_names_them_and_named_where_nothing_reads_them(sft):
+    sft["training"] |= {"trackers": "jsonl,wandb", "wandb-project": "p", "wandb-exp-name": "n", "wandb-save-dir": "/d"}
+    training = build_config(sft).training
+    assert (training.wandb_project, training.wandb_exp_name, training.wandb_save_dir) == ("p", "n", "/d")
+    sft["training"]["trackers"] = "jsonl"
+    config = build_config(sft)
+    assert config.training.wandb_project is None
+    assert {key for key, _ in config.ignored_keys} == {
+        f"training.{key}" for key in ("wandb_project", "wandb_exp_name", "wandb_save_dir")
+    }
