@@ -32,10 +32,13 @@ def _run(command: "Command") -> None:
 
     config = compose_config(command.config_name, command.overrides, command.config_dir)
     if command.print_config:
+        print("".join(f"{line}\n" for line in config.notices()), end="", file=sys.stderr)
         print(resolved_yaml(config), end="")
         return
     from mindllm import preflight
 
+    if command.check_only:
+        print("".join(f"{line}\n" for line in config.notices()), end="", flush=True)
     passed = preflight.check(config)
     if command.check_only:
         print("\n".join(f"ok: {line}" for line in passed))

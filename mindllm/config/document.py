@@ -101,7 +101,7 @@ def _accepted_table() -> str:
     rows += _one_value_rows("", "", ONE_VALUE)
     rows += _one_value_rows("algorithm.", " in `ray_grpo`", ONE_VALUE_ALGORITHM_GRPO)
     return (
-        "### Accepted without effect\n\nNamed once in the log.\n\n"
+        "### Accepted without effect\n\nNamed at the start of the log, by `--check`, and on stderr by `--cfg`.\n\n"
         f"| key | value | what happens instead |\n|---|---|---|\n{''.join(rows)}"
     )
 

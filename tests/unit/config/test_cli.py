@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from mindllm import posttrain
 from mindllm.errors import UserError, WorkerError
@@ -57,6 +58,26 @@ def test_cfg_prints_the_resolved_configuration_and_launches_nothing(door, rooms,
 def test_check_runs_the_checks_and_launches_nothing(door, rooms, capsys):
     assert door.main(["training.seed=7", "--check", "--config-name", "grpo_trainer_quickstart"]) == 0
     assert rooms.calls == ["check"] and capsys.readouterr().out == "ok: data\nok: tokenizer\n"
+
+
+def test_keys_without_effect_are_named_before_the_run(door, rooms, capsys):
+    arguments = ["--config-name", "grpo_trainer_quickstart", "training.finetune=true"]
+    notice = "note: training.finetune: `load` gives weights only"
+    assert door.main([*arguments, "--cfg"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith(notice) and "finetune" not in captured.out
+    assert yaml.safe_load(captured.out)["training"]["stage"] == "ray_grpo"
+    assert door.main([*arguments, "--check"]) == 0
+    assert capsys.readouterr().out.startswith(notice)
+
+
+def test_a_check_that_fails_has_named_them_too(door, rooms, capsys):
+    def refuse(config):
+        raise UserError("no data")
+
+    rooms.preflight.check = refuse
+    assert door.main(["--config-name", "grpo_trainer_quickstart", "training.finetune=true", "--check"]) == 2
+    assert "note: training.finetune" in capsys.readouterr().out
 
 
 def test_a_run_is_checked_first(door, rooms):
