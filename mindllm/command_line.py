@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mindllm.errors import UserError, did_you_mean
+from mindllm.paths import expanded_path
 
 
 def positive(text: str) -> int:
@@ -27,6 +28,14 @@ def program(script: str, command: str) -> str:
     """How this program was called: ``mindllm COMMAND`` where it is installed, ``python SCRIPT`` in a checkout."""
     called = Path(sys.argv[0])
     return f"mindllm {command}" if called.name == "mindllm" or called.parent.name == "mindllm" else f"python {script}"
+
+
+def path(text: str) -> str:
+    """Type of a file or directory: ``--flag=~/x`` is not expanded by a shell, so it is here."""
+    try:
+        return expanded_path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ from pathlib import Path
 from mindllm.checkpoint.converter import convert
 from mindllm.checkpoint.head import HEADS
 from mindllm.checkpoint.options import DEFAULT_MAX_SHARD_BYTES, Options
-from mindllm.command_line import Parser, positive, program, seed
+from mindllm.command_line import Parser, path, positive, program, seed
 from mindllm.errors import UserError
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -23,8 +23,10 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--load-model-type", choices=("hf", "mcore"), required=True)
     parser.add_argument("--save-model-type", choices=("hf", "mcore"), required=True)
-    parser.add_argument("--load-dir", required=True, help="HF model directory, or a directory with iter_* in it")
-    parser.add_argument("--save-dir", required=True, help="new directory; it appears only when complete")
+    parser.add_argument(
+        "--load-dir", type=path, required=True, help="HF model directory, or a directory with iter_* in it"
+    )
+    parser.add_argument("--save-dir", type=path, required=True, help="new directory; it appears only when complete")
     parser.add_argument(
         "--model-type-hf", default="auto", help="family to expect, by its model_type (auto = as config.json says)"
     )
@@ -33,7 +35,7 @@ def build_parser() -> Parser:
         choices=("float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
         help="dtype of the result (default: that of the source)",
     )
-    parser.add_argument("--lora-load", type=Path, metavar="DIR", help="PEFT adapter to merge into the weights")
+    parser.add_argument("--lora-load", type=_directory, metavar="DIR", help="PEFT adapter to merge into the weights")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes that read and write (1)")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, write nothing")
     parser.add_argument("--verify", action="store_true", help="read the result back and compare; refuse NaN")
@@ -73,7 +75,7 @@ def build_parser() -> Parser:
     to_hf = parser.add_argument_group("mcore ->")
     to_hf.add_argument("--iteration", type=positive, metavar="N", help="(default: the latest)")
     to_hf.add_argument(
-        "--hf-dir", type=Path, metavar="DIR", help="config.json and tokenizer of a checkpoint that Megatron saved"
+        "--hf-dir", type=_directory, metavar="DIR", help="config.json and tokenizer of a checkpoint that Megatron saved"
     )
     to_hf.add_argument(
         "--max-shard-size", type=_num_bytes, metavar="SIZE", help="to hf: e.g. 500MB or 2GiB (default: 5GB)"
@@ -167,6 +169,10 @@ def _refuse(options: argparse.Namespace, names: Sequence[str], reason: str) -> N
 
 def _print(line: str) -> None:
     print(line, flush=True)
+
+
+def _directory(text: str) -> Path:
+    return Path(path(text))
 
 
 def _positive_list(text: str) -> tuple[int, ...]:

@@ -5,29 +5,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from mindllm.config.base import CommaList, Float, Int, derived
+from mindllm.config.paths import DataPrefix
 from mindllm.config.roles import TrainedRoleConfig
 
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-
-
-def _one_prefix(value: object) -> object:
-    """Read ``weight,prefix`` as the prefix that it names; refuse a blend of several."""
-    parts = [str(part).strip() for part in (value if isinstance(value, list) else str(value).split(","))]
-    if len(parts) == 1:
-        return parts[0]
-    if len(parts) == 2 and _is_number(parts[0]):
-        return parts[1]
-    raise ValueError(
-        f"{value!r} is not one prefix; a blend is not available, so give all the files to one preprocess_data.py run"
-    )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _zero_is_off(value: object) -> object:
@@ -38,9 +19,7 @@ def _zero_is_off(value: object) -> object:
 class ActorConfig(TrainedRoleConfig):
     """The model that reads the data; stages ``sft`` and ``orm`` only train it, the others let it generate too."""
 
-    data_path: Annotated[str, BeforeValidator(_one_prefix)] = Field(
-        min_length=1, description="Prefix of the preprocessed data (`weight,prefix` names one too)."
-    )
+    data_path: DataPrefix = Field(description="Prefix of the preprocessed data (`weight,prefix` names one too).")
     num_gpus_for_train: Int | None = Field(
         default=None,
         ge=1,

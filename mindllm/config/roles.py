@@ -9,12 +9,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from mindllm.config.base import Float, Int, Section
+from mindllm.config.paths import LocalPath
 
 
 class RoleConfig(Section):
     """Keys of every role."""
 
-    load: str = Field(min_length=1, description="Megatron-core checkpoint directory to start from (weights only).")
+    load: LocalPath = Field(description="Megatron-core checkpoint directory to start from (weights only).")
     model: str | None = Field(
         default=None,
         description="Name of a file in `configs/rlxf/model/`, listed under `defaults`; "
@@ -24,9 +25,8 @@ class RoleConfig(Section):
         default={}, description="Collected from the model file and the architecture keys of this role; not written."
     )
     tokenizer_type: Literal["PretrainedFromHF"] = Field(default="PretrainedFromHF", description="Kind of tokenizer.")
-    tokenizer_name_or_path: str | None = Field(
+    tokenizer_name_or_path: LocalPath | None = Field(
         default=None,
-        min_length=1,
         description="Hugging Face tokenizer directory; unset: the `hf/` folder of `load`.",
     )
     tensor_model_parallel_size: Int = Field(
@@ -71,9 +71,8 @@ class RewardModelConfig(RoleConfig):
 class TrainedRoleConfig(RoleConfig):
     """A model that trains."""
 
-    save: str = Field(
+    save: LocalPath = Field(
         default="runs/default/checkpoints",
-        min_length=1,
         description="Directory of this role's checkpoints.",
         json_schema_extra={"default_text": "`<run_dir>/checkpoints/actor` or `critic`"},
     )

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from mindllm.config.base import Float, Int, Section
+from mindllm.config.paths import LocalPath
 
 KLEstimator = Literal["kl", "abs", "mse", "low_var_kl"]
 KL_ALIASES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
@@ -110,9 +111,7 @@ class RewardFunction(Section):
 
     name: str = Field(min_length=1, description="A built-in reward, or the function's name in the file at `path`.")
     weight: Float = Field(default=1.0, description="Factor of this reward in the sum.")
-    path: str | None = Field(
-        default=None, min_length=1, description="Python file with the function; unset: a built-in."
-    )
+    path: LocalPath | None = Field(default=None, description="Python file with the function; unset: a built-in.")
     args: dict[str, Any] = Field(default={}, description="Keyword arguments passed to the function.")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mindllm.command_line import Parser, positive, program, seed
+from mindllm.command_line import Parser, path, positive, program, seed
 from mindllm.data.handlers import handler_names
 from mindllm.data.options import PreprocessOptions
 from mindllm.data.order import OrderOptions
@@ -39,14 +39,18 @@ def build_parser() -> Parser:
 def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
     group.add_argument(
-        "--input", nargs="+", required=True, help="files, globs, directories, or directories that datasets saved"
+        "--input",
+        nargs="+",
+        type=_input,
+        required=True,
+        help="files, globs, directories, or directories that datasets saved",
     )
     group.add_argument(
         "--output-prefix", required=True, type=_prefix, help="outputs are PREFIX_{key}_document.bin, ..."
     )
     group.add_argument("--overwrite", action="store_true", help="replace data already under the prefix")
     group.add_argument("--handler-name", required=True, help=", ".join(handler_names()))
-    group.add_argument("--handler-file", help="python file of your own that registers the handler")
+    group.add_argument("--handler-file", type=path, help="python file of your own that registers the handler")
     group.add_argument(
         "--map-keys",
         type=_mapping,
@@ -91,10 +95,12 @@ def _add_order_flags(parser: argparse.ArgumentParser) -> None:
 def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("text to tokens")
     group.add_argument("--tokenizer-type", default=_HF, choices=[_HF, _SENTENCEPIECE])
-    group.add_argument("--tokenizer-name-or-path", type=Path, help="local Hugging Face directory")
-    group.add_argument("--tokenizer-model", type=Path, help=f"sentencepiece model, with {_SENTENCEPIECE}")
+    group.add_argument("--tokenizer-name-or-path", type=_file, help="local Hugging Face directory")
+    group.add_argument("--tokenizer-model", type=_file, help=f"sentencepiece model, with {_SENTENCEPIECE}")
     group.add_argument(
-        "--prompt-type", help=f"{', '.join(template_names())} or a template file (default: hf, if there is one)"
+        "--prompt-type",
+        type=path,
+        help=f"{', '.join(template_names())} or a template file (default: hf, if there is one)",
     )
     group.add_argument(
         "--thinking",
@@ -164,7 +170,16 @@ def _numbers(text: str) -> tuple[float, ...]:
 def _prefix(text: str) -> Path:
     if text.endswith("/"):
         raise argparse.ArgumentTypeError(f"{text} is a directory; add how the files' names begin, as in {text}train")
-    return Path(text)
+    return _file(text)
+
+
+def _file(text: str) -> Path:
+    return Path(path(text))
+
+
+def _input(text: str) -> str:
+    """One input, or several with commas between."""
+    return text if Path(text).exists() else ",".join(path(part.strip()) for part in text.split(","))
 
 
 def _mapping(text: str) -> dict[str, Any]:

@@ -45,6 +45,11 @@ PPO: dict[str, Any] = {
 }
 
 
+def here(path: str) -> str:
+    """What a path relative to the working directory resolves to."""
+    return f"{Path.cwd()}/{path}"
+
+
 @pytest.fixture
 def orm() -> dict[str, Any]:
     return copy.deepcopy(ORM)

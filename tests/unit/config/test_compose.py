@@ -6,6 +6,7 @@ import pytest
 
 from mindllm.config import compose_config
 from mindllm.errors import UserError
+from tests.unit.config.conftest import here
 
 ROLE = "actor_rollout_ref.actor_rollout"
 
@@ -30,14 +31,14 @@ def test_a_configuration_may_be_named_by_its_path(config_dir: Path):
 
 def test_the_run_directory_is_named_after_the_configuration(config_dir: Path):
     config = compose_config("small_sft", [], str(config_dir))
-    assert config.training.run_dir == "runs/small_sft"
-    assert config.actor.save == "runs/small_sft/checkpoints/actor"
+    assert config.training.run_dir == here("runs/small_sft")
+    assert config.actor.save == here("runs/small_sft/checkpoints/actor")
 
 
 def test_interpolations_are_resolved_after_the_overrides(write, config_dir: Path):
     text = (config_dir / "small_sft.yaml").read_text().replace("data/sft", "data/${training.seed}")
     config = compose_config(write(text + "  seed: 3\n"), ["training.seed=7"], str(config_dir))
-    assert config.actor.data_path == "data/7"
+    assert config.actor.data_path == here("data/7")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_interpolations_are_resolved_after_the_overrides(write, config_dir: Path
         ("training.eos_token_ids=[1,2]", "eos_token_ids", [1, 2]),
         ("training.eos_token_ids=1,2", "eos_token_ids", [1, 2]),
         ("training.load=/a/b=c:d", "load", "/a/b=c:d"),
-        ("training.data_path=1.0,data/x", "data_path", "data/x"),
+        ("training.data_path=1.0,data/x", "data_path", here("data/x")),
         ("training.max-prompt-length=16", "max_prompt_length", 16),
     ],
 )
@@ -149,7 +150,10 @@ def test_an_override_of_training_wins_over_critic_and_reward_too_but_for_the_rew
     config = compose_config("small_ppo", overrides, str(config_dir))
     assert (config.actor.lr, config.critic.lr) == (1e-5, 1e-5)
     assert (config.critic.micro_batch_size, config.reward_model.micro_batch_size) == (8, 8)
-    assert (config.critic.tokenizer_name_or_path, config.reward_model.tokenizer_name_or_path) == ("theirs", "its")
+    assert (config.critic.tokenizer_name_or_path, config.reward_model.tokenizer_name_or_path) == (
+        here("theirs"),
+        here("its"),
+    )
     assert compose_config("small_ppo", ["critic.lr=2"], str(config_dir)).critic.lr == 2
 
 

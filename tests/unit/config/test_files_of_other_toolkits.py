@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mindllm.config import build_config, compose_config
+from tests.unit.config.conftest import here
 
 MODEL = """
 tiny_llama:
@@ -244,8 +245,8 @@ def test_a_brought_ppo_file_means_here_what_it_meant_there(config_dir: Path):
     assert config.training.stage == "ray_ppo" and config.actor.do_sample is False
     assert (config.critic.lr, config.critic.cliprange_value, config.critic.critic_mini_batch_size) == (1e-6, 0.5, 1)
     assert config.critic.pipeline_model_parallel_size == 2 and config.critic.model_keys["num_layers"] == 16
-    assert config.critic.save == "./critic_out" and config.actor.save == "./ckpt_out"
-    assert config.reward_model.load == "./rm" and config.reward_model.tokenizer_name_or_path is None
+    assert config.critic.save == here("critic_out") and config.actor.save == here("ckpt_out")
+    assert config.reward_model.load == here("rm") and config.reward_model.tokenizer_name_or_path is None
     assert config.algorithm.use_kl_in_reward and config.algorithm.kl_ctrl.kl_coef == 0.05
     assert config.algorithm.whitens("step")
     assert {role: config.per_node(role) for role in config.roles()} == {
@@ -270,7 +271,7 @@ def test_the_earliest_form_with_roles_at_the_top_level_and_separate_generation_i
     (config_dir / "brought.yaml").write_text(text)
     config = compose_config("brought", [], str(config_dir))
     assert (config.per_node("actor_rollout"), config.per_node("rollout")) == ([8], [4])
-    assert config.data_parallel_size("rollout") == 1 and config.ref.load == "./ckpt"
+    assert config.data_parallel_size("rollout") == 1 and config.ref.load == here("ckpt")
 
 
 def test_a_brought_grpo_file_may_score_with_a_reward_model(config_dir: Path):
@@ -278,7 +279,7 @@ def test_a_brought_grpo_file_may_score_with_a_reward_model(config_dir: Path):
     (config_dir / "model" / "tiny_llama.yaml").write_text(MODEL)
     (config_dir / "brought.yaml").write_text(text)
     config = compose_config("brought", [], str(config_dir))
-    assert config.reward_model.load == "./rm" and config.reward.functions == []
+    assert config.reward_model.load == here("rm") and config.reward.functions == []
 
 
 def test_sections_of_roles_with_an_empty_pool_are_named_and_not_read(grpo):

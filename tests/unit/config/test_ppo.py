@@ -7,6 +7,7 @@ from mindllm.algorithms import AGGREGATIONS
 from mindllm.config import RewardModelConfig, build_config, resolved_yaml
 from mindllm.config.actor import ActorConfig
 from mindllm.errors import UserError
+from tests.unit.config.conftest import here
 from tests.unit.config.test_bad_configs import ACTOR, put, refusal
 
 
@@ -26,7 +27,8 @@ def test_a_small_file_gives_four_models_and_the_defaults_of_the_stage(ppo):
     assert algorithm.whitens("step") and not algorithm.whitens("minibatch")
     assert algorithm.use_kl_in_reward and algorithm.kl_ctrl.kl_coef == 0.05 and algorithm.kl_ctrl.type == "fixed"
     assert (config.critic.cliprange_value, config.critic.critic_update_epochs) == (3.0, 1)
-    assert (config.critic.save, config.actor.save) == ("runs/mine/checkpoints/critic", "runs/mine/checkpoints/actor")
+    assert config.critic.save == here("runs/mine/checkpoints/critic")
+    assert config.actor.save == here("runs/mine/checkpoints/actor")
     assert config.reward_model.weight == 1.0 and config.reward.functions == []
 
 
@@ -35,8 +37,8 @@ def test_the_other_stages_keep_their_defaults(grpo, orm):
     assert config.actor.do_sample and not config.algorithm.advantage_whiten and not config.algorithm.use_kl_in_reward
     assert config.critic is None and config.reward_model is None
     config = build_config(orm, "mine")
-    assert list(config.roles()) == ["actor_rollout"] and config.actor.load == "ckpt/rm_init"
-    assert config.actor.save == "runs/mine/checkpoints/actor"
+    assert list(config.roles()) == ["actor_rollout"] and config.actor.load == here("ckpt/rm_init")
+    assert config.actor.save == here("runs/mine/checkpoints/actor")
 
 
 @pytest.mark.parametrize(
@@ -86,14 +88,14 @@ def test_roles_read_training_below_their_own_section(ppo):
     assert (config.critic.micro_batch_size, config.reward_model.micro_batch_size) == (4, 32)
     assert config.critic.cliprange_value == 0.5
     assert (config.ref.tensor_model_parallel_size, config.critic.tensor_model_parallel_size) == (2, 1)
-    assert config.critic.tokenizer_name_or_path == "tokenizer"
+    assert config.critic.tokenizer_name_or_path == here("tokenizer")
 
 
 def test_the_reward_models_tokenizer_is_its_own(ppo):
     ppo["training"]["tokenizer_name_or_path"] = "tokenizer"
     assert build_config(ppo).reward_model.tokenizer_name_or_path is None
     ppo["reward"]["tokenizer_name_or_path"] = "other"
-    assert build_config(ppo).reward_model.tokenizer_name_or_path == "other"
+    assert build_config(ppo).reward_model.tokenizer_name_or_path == here("other")
 
 
 def test_roles_of_the_actors_layout_share_its_processes_and_others_get_their_own(ppo):

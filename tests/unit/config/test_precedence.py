@@ -3,6 +3,7 @@
 import pytest
 
 from mindllm.config import build_config, compose_config
+from tests.unit.config.conftest import here
 
 ACTOR = "actor_rollout_ref.actor_rollout"
 
@@ -26,12 +27,12 @@ def test_roles_at_the_top_level_are_read_too(grpo):
     grpo["actor_rollout"] = grpo.pop("actor_rollout_ref")["actor_rollout"]
     grpo["ref"] = {"load": "ckpt/ref"}
     config = build_config(with_kl(grpo))
-    assert (config.actor.load, config.ref.load) == ("ckpt/actor", "ckpt/ref")
+    assert (config.actor.load, config.ref.load) == (here("ckpt/actor"), here("ckpt/ref"))
 
 
 def test_sft_keeps_its_role_keys_in_training(sft):
     config = build_config(sft)
-    assert (config.actor.load, config.actor.data_path, config.actor.lr) == ("ckpt/base", "data/sft", 1e-3)
+    assert (config.actor.load, config.actor.data_path, config.actor.lr) == (here("ckpt/base"), here("data/sft"), 1e-3)
     assert config.ref is None
 
 
@@ -60,7 +61,7 @@ def test_a_reference_without_a_section_is_the_actor_in_the_actors_processes(grpo
     grpo["training"]["tensor_model_parallel_size"] = 2
     grpo["actor_rollout_ref"]["actor_rollout"]["sequence_parallel"] = True
     config = build_config(grpo)
-    assert config.ref.load == "ckpt/actor"
+    assert config.ref.load == here("ckpt/actor")
     assert config.ref.tensor_model_parallel_size == 2 and config.ref.sequence_parallel
     assert config.resource_pool.ref == "actor_rollout" and config.resource_pool.ref_shares_actor
     assert config.resource_pool.world_size("ref") == 2
@@ -117,6 +118,6 @@ def test_sequence_parallelism_without_tensor_parallelism_is_off_and_named(grpo):
 
 def test_directories_of_runs_and_roles_differ_and_every_run_saves(grpo):
     config = build_config(grpo, "mine")
-    assert config.training.run_dir == "runs/mine"
-    assert config.actor.save == "runs/mine/checkpoints/actor" != config.actor.load
+    assert config.training.run_dir == here("runs/mine")
+    assert config.actor.save == here("runs/mine/checkpoints/actor") != config.actor.load
     assert config.training.save_interval >= 1
