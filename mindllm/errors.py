@@ -22,24 +22,41 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 
 
 def near_names(name: str, allowed: Iterable[str], limit: int = 3) -> list[str]:
-    """Return up to ``limit`` allowed names that ``name`` is a misspelling of, or else whose words it leaves out.
+    """Return up to ``limit`` allowed names that ``name`` is a misspelling of, or else an abbreviation.
 
-    A misspelling has at most one wrong letter in four. Case, hyphens and underscores do not count.
+    A misspelling has at most one wrong letter in four. An abbreviation shortens words (``seq_len``) or leaves some out
+    (``batch_size``). Case, hyphens and underscores do not count.
     """
     plain = _plain(name)
-    words = set(plain.split("_"))
-    distances = {other: _edits(plain, _plain(other)) for other in sorted(set(allowed))}
-    tolerated = [distance for other, distance in distances.items() if distance <= min(len(plain), len(other)) // 4]
-    short = [distance for other, distance in distances.items() if distance == 1 and len(plain) > 2 and len(other) > 2]
-    if tolerated or short:
-        best = min([*tolerated, *short])
-        return [other for other, distance in distances.items() if distance == best][:limit]
-    longer = [other for other in distances if len(plain) > 2 and words < set(_plain(other).split("_"))]
-    return sorted(longer, key=len)[:limit]
+    others = {other: _plain(other) for other in sorted(set(allowed))}
+    edits = {other: _edits(plain, word) for other, word in others.items()}
+    misspelled = [other for other, word in others.items() if edits[other] <= _tolerated(plain, word)]
+    if misspelled:
+        fewest = min(edits[other] for other in misspelled)
+        return [other for other in misspelled if edits[other] == fewest][:limit]
+    words = plain.split("_")
+    shortened = [other for other, word in others.items() if _same_words(words, word.split("_"))]
+    longer = [other for other, word in others.items() if len(plain) > 2 and set(words) < set(word.split("_"))]
+    return sorted(shortened or longer, key=len)[:limit]
+
+
+def _tolerated(one: str, other: str) -> int:
+    shorter = min(len(one), len(other))
+    return max(shorter // 4, 1 if shorter == 3 else 0)
+
+
+def _same_words(words: list[str], others: list[str]) -> bool:
+    """Whether each word is the other's beginning, of three letters or more, or the other way round."""
+    return len(words) == len(others) and all(
+        one == other or (min(len(one), len(other)) > 2 and (one.startswith(other) or other.startswith(one)))
+        for one, other in zip(words, others, strict=True)
+    )
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[-_ ]+", "_", name.strip("-_ ").lower())
+    """Words with underscores between, whether they were written with hyphens, with underscores or in camel case."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return re.sub(r"[-_ ]+", "_", words).strip("_").lower()
 
 
 def _edits(one: str, other: str) -> int:

@@ -32,8 +32,8 @@ def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTra
     directory = Path(path)
     if not directory.is_dir():
         raise UserError(
-            f"tokenizer directory {path} does not exist; a name on the Hugging Face Hub is not downloaded, give a local "
-            "directory"
+            f"tokenizer directory {path} does not exist; give a local one, a name on the Hugging Face Hub is not "
+            "downloaded"
         )
     if not any((directory / name).exists() for name in _TOKENIZER_FILES):
         raise UserError(f"{path} holds no tokenizer files; expected tokenizer.json and tokenizer_config.json")

@@ -21,7 +21,7 @@ def architecture(tmp_path_factory):
 
 def role(**keys):
     training = {"stage": "sft", "train_iters": 2, "global_batch_size": 8, "seq_length": 16}
-    return build_config({"training": training | {"load": "ckpt", "data_path": "data", "lr": 1e-3} | keys}).actor
+    return build_config({"training": training | {"load": "/ckpt", "data_path": "data", "lr": 1e-3} | keys}).actor
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_a_layout_that_divides_the_model_passes(keys, architecture):
     [
         (
             {"tensor_model_parallel_size": 3},
-            r"actor.tensor_model_parallel_size: 3 does not divide num_attention_heads 4, .*\[1, 2, 4\] \(ckpt\)",
+            r"actor.tensor_model_parallel_size: 3 does not divide num_attention_heads 4, .*\[1, 2, 4\] \(/ckpt\)",
         ),
         ({"tensor_model_parallel_size": 8}, "8 does not divide num_attention_heads 4; the nearest"),
         ({"pipeline_model_parallel_size": 3}, "3 does not divide num_layers 4; the nearest that do are"),
         (
             {"pipeline_model_parallel_size": 2, "num_layers_per_virtual_pipeline_stage": 2},
-            "2 does not split the 2 layers of a pipeline stage of ckpt into two or more chunks",
+            "2 does not split the 2 layers of a pipeline stage of /ckpt into two or more chunks",
         ),
     ],
 )
