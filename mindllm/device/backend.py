@@ -1,6 +1,8 @@
 """Accelerator queries: device, collective backend, layer spec, kernels and attention that fit the machine."""
 
+import functools
 import importlib.util
+import inspect
 import os
 import resource
 import sys
@@ -151,23 +153,35 @@ def attention_segments(query: Tensor, key: Tensor, value: Tensor, lengths: list[
         [tokens, heads, head_dim]
     """
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-        from torch.nn.attention.varlen import varlen_attn
-
-        bounds = torch.tensor([0, *lengths], device=query.device).cumsum(0).to(torch.int32)
-        longest = max(lengths)
-        return varlen_attn(
-            query,
-            key,
-            value,
-            bounds,
-            bounds,
-            longest,
-            longest,
-            scale=scale,
-            window_size=(-1, 0),
-            enable_gqa=key.shape[1] != query.shape[1],
-        )
+        return _flash_segments(query, key, value, lengths, scale)
     return _sdpa_segments(query, key, value, lengths, scale)
+
+
+@functools.cache
+def _varlen_attn_takes_groups() -> bool:
+    """Whether this torch has a ``varlen_attn`` that knows a scale and grouped keys: 2.12 and later."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return {"scale", "window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys()
+
+
+def _flash_segments(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scale: float) -> Tensor:
+    """Run all segments in one call of the flash attention kernel, which groups query heads by itself."""
+    bounds = torch.tensor([0, *lengths], device=query.device).cumsum(0).to(torch.int32)
+    longest = max(lengths)
+    packed = (query, key, value, bounds, bounds, longest, longest)
+    if not _varlen_attn_takes_groups():
+        # The operator below `varlen_attn`, which older releases have with these arguments, and with its gradient.
+        dropout, is_causal, return_mask = 0.0, True, False
+        found = torch.ops.aten._flash_attention_forward(*packed, dropout, is_causal, return_mask, scale=scale)
+        output: Tensor = found[0]
+        return output
+    from torch.nn.attention.varlen import varlen_attn
+
+    grouped = key.shape[1] != query.shape[1]
+    return varlen_attn(*packed, scale=scale, window_size=(-1, 0), enable_gqa=grouped)
 
 
 def _sdpa_segments(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scale: float) -> Tensor:
