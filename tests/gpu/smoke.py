@@ -34,13 +34,18 @@ class Size(NamedTuple):
     hidden: int
     ffn: int
     layers: int
+    heads: int
+    kv_heads: int
     prompts: int
     new_tokens: int
 
 
-SIZES = {"tiny": Size(128, 320, 2, 8, 16), "small": Size(1024, 4096, 12, 64, 256)}
+# Heads of 128 in "small", as in the models that people train: kernels for decoding are chosen by it.
+SIZES = {"tiny": Size(128, 320, 2, 4, 2, 8, 16), "small": Size(1024, 4096, 12, 8, 4, 64, 256)}
 ITERATIONS = 3  # the first one warms up: speeds are those of the last
 FP32_TOLERANCE = 1e-4  # absolute, on log-probs
+TOP_P, MIN_NEW_TOKENS, NEW_TOKENS = 0.8, 8, 32  # of the checks on generation
+MASS_TOLERANCE = 1e-3  # on the mass of the tokens that are likelier than a sampled one
 BF16_FACTOR = 2.0  # how much further from fp32 than Hugging Face's own bf16 ours may be
 
 
@@ -58,9 +63,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         prepare(work, SIZES[args.size])
-        passed = [check_logprobs(work), check_greedy(work)]
-        passed += [run_sft(work), run_grpo(work, SIZES[args.size])]
-    print(f"peak memory {peak_memory_bytes() / 2**30:.2f} GiB; {time.monotonic() - start:.0f} s in all")
+        passed = [check_logprobs(work), check_greedy(work), check_top_p(work)]
+        passed += [run_sft(work), run_grpo(work, SIZES[args.size]), resume_grpo(work, SIZES[args.size])]
+    reserved = f", {torch.cuda.max_memory_reserved() / 2**30:.2f} GiB reserved" if has_accelerator() else ""
+    print(f"peak memory {peak_memory_bytes() / 2**30:.2f} GiB{reserved}; {time.monotonic() - start:.0f} s in all")
     print("passed" if all(passed) else "FAILED")
     return 0 if all(passed) else 1
 
@@ -77,6 +83,7 @@ def prepare(work: Path, size: Size) -> None:
     tokenizer = make_tokenizer([])
     config = make_config(tokenizer)
     config.hidden_size, config.intermediate_size, config.num_hidden_layers = size.hidden, size.ffn, size.layers
+    config.num_attention_heads, config.num_key_value_heads = size.heads, size.kv_heads
     config.max_position_embeddings, config.layer_types = 1024, ["full_attention"] * size.layers
     config.initializer_range = 0.05  # confident enough that greedy choices are not ties
     model = Qwen2ForCausalLM(config)
@@ -183,26 +190,12 @@ def check_logprobs(work: Path) -> bool:
     return passed
 
 
-def check_greedy(work: Path) -> bool:
-    """Greedy rollouts in fp32 are transformers' token for token."""
-    prompts, new_tokens = [prompt for prompt, _ in ragged_sequences().token_lists()], 32
-    model = reference_model(work, torch.float32)
-    expected = []
-    for prompt in prompts:
-        ids = torch.tensor([prompt], device=current_device())
-        output = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new_tokens)
-        expected.append(output[0, len(prompt) :].tolist())
-    stops = (model.config.eos_token_id,)
+def generate(work: Path, prompts: list[list[int]], **sampling: Any) -> list[list[int]]:
+    """One response of at most `NEW_TOKENS` tokens to each prompt by our actor in fp32, as token ids."""
+    stops = (AutoConfig.from_pretrained(work / "hf").eos_token_id,)
+    unfiltered = {"do_sample": True, "temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_new_tokens": 0}
     params = SamplingParams(
-        do_sample=False,
-        temperature=1.0,
-        top_k=-1,
-        top_p=1.0,
-        max_new_tokens=new_tokens,
-        min_new_tokens=0,
-        stop_token_ids=stops,
-        seed=0,
-        iteration=1,
+        **(unfiltered | sampling), max_new_tokens=NEW_TOKENS, stop_token_ids=stops, seed=0, iteration=1
     )
     requests = Sequences.from_lists(prompts, [[] for _ in prompts])
     requests.prompt_index = torch.arange(len(prompts))
@@ -210,8 +203,43 @@ def check_greedy(work: Path) -> bool:
     with Cluster(config_of(work, "ray_grpo", global_batch_size=1)) as cluster:
         actor = cluster.start_actor(latest_iteration_dir(work / "mcore"), total_steps=1, resume=False)
         completed, _ = actor.generate(requests, params)
-    passed = [response for _, response in completed.token_lists()] == expected
+    return [response for _, response in completed.token_lists()]
+
+
+def check_greedy(work: Path) -> bool:
+    """Greedy rollouts in fp32 are transformers' token for token."""
+    prompts = [prompt for prompt, _ in ragged_sequences().token_lists()]
+    model = reference_model(work, torch.float32)
+    expected = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt], device=current_device())
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW_TOKENS)
+        expected.append(output[0, len(prompt) :].tolist())
+    passed = generate(work, prompts, do_sample=False) == expected
     print(f"{verdict(passed)} greedy: {sum(map(len, expected))} tokens against transformers")
+    return passed
+
+
+def check_top_p(work: Path) -> bool:
+    """Sampled tokens are among transformers' likeliest with a mass of `TOP_P`, and no response ends too early."""
+    prompts = [prompt for prompt, _ in ragged_sequences().token_lists()]
+    responses = generate(work, prompts, top_p=TOP_P, min_new_tokens=MIN_NEW_TOKENS)
+    model = reference_model(work, torch.float32)
+    worst = 0.0  # mass of the tokens that are likelier than a sampled one
+    for prompt, response in zip(prompts, responses, strict=True):
+        ids = torch.tensor([prompt + response], device=current_device())
+        with torch.no_grad():
+            logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
+        logits[: MIN_NEW_TOKENS - 1, model.config.eos_token_id] = -torch.inf  # no end before the minimum
+        probabilities = logits.softmax(-1)
+        sampled = probabilities.gather(1, ids[0, len(prompt) :, None])
+        worst = max(worst, float((probabilities * (probabilities > sampled)).sum(-1).max()))
+    shortest = min(map(len, responses))
+    passed = worst <= TOP_P + MASS_TOLERANCE and shortest >= MIN_NEW_TOKENS
+    print(
+        f"{verdict(passed)} top-p: mass before a sampled token at most {worst:.3f} (allowed {TOP_P}); "
+        f"shortest response {shortest} tokens (allowed {MIN_NEW_TOKENS})"
+    )
     return passed
 
 
@@ -231,23 +259,41 @@ def run_sft(work: Path) -> bool:
     return passed
 
 
-def run_grpo(work: Path, size: Size) -> bool:
-    """A short GRPO run in bf16 from the SFT checkpoint."""
+def grpo_config(work: Path, size: Size, iterations: int) -> RunConfig:
+    """A GRPO run in bf16 from the SFT checkpoint."""
     keys = {
         "load": str(work / "sft" / "checkpoints" / "actor"),
         "global_batch_size": size.prompts,
         "max_new_tokens": size.new_tokens,
         "min_new_tokens": size.new_tokens,  # so that every iteration is the same amount of work
+        "train_iters": iterations,
         "bf16": True,
     }
-    run_stage(config_of(work, "ray_grpo", **keys))
+    return config_of(work, "ray_grpo", **keys)
+
+
+def run_grpo(work: Path, size: Size) -> bool:
+    """A short GRPO run."""
+    run_stage(grpo_config(work, size, ITERATIONS))
     last = read_metrics(work / "ray_grpo")[-1]
     passed = last["actor/skipped_steps"] == 0 and last["actor/grad_norm"] < float("inf")
     print(
         f"{verdict(passed)} grpo: generation {last['rollout/sampled_tokens'] / last['timing/generate']:,.0f} tokens/s, "
+        f"{1e3 * last['timing/generate'] / last['rollout/decode_steps']:.1f} ms per step; "
         f"training {last['rollout/total_tokens'] / last['timing/update_actor']:,.0f} tokens/s, "
         f"rollout log-probs within {last['rollout/logprob_deviation_max']:.1e} of training's"
     )
+    return passed
+
+
+def resume_grpo(work: Path, size: Size) -> bool:
+    """The GRPO run goes on from its checkpoint for one more iteration."""
+    before = read_metrics(work / "ray_grpo")
+    run_stage(grpo_config(work, size, ITERATIONS + 1))
+    after = read_metrics(work / "ray_grpo")
+    passed = after[:-1] == before and after[-1]["iteration"] == ITERATIONS + 1
+    passed = passed and after[-1]["actor/grad_norm"] < float("inf")
+    print(f"{verdict(passed)} resume: iterations {[entry['iteration'] for entry in after]}")
     return passed
 
 
