@@ -1,13 +1,36 @@
 """The tokenizer's own chat template (jinja), rendered by transformers' own renderer."""
 
+import json
+import os
 import re
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from mindllm.data.messages import Message, Rendered, Tools, split_reasoning
+from mindllm.data.answer_ends import AnswerEnds
+from mindllm.data.messages import (
+    REASONING_FIELDS,
+    Message,
+    Rendered,
+    TemplateRefusal,
+    ToolCall,
+    Tools,
+    split_reasoning,
+)
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError
 
-_PROBE = [Message("user", "question"), Message("assistant", "response"), Message("user", "question")]
+_QUESTION, _ANSWER = Message("user", "question"), Message("assistant", "response")
+_CALL = Message("assistant", "", (ToolCall("lookup", {"key": "argument"}, "call00001"),))  # some want ids of nine
+_RESULT = Message("tool", "result", fields={"tool_call_id": "call00001", "name": "lookup"})
+# What a template may raise where a conversation is not as it expects.
+_REFUSALS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
+class _CallForm(NamedTuple):
+    """How a template wants answers that call tools."""
+
+    content: str | None = ""  # where there is no text beside the calls
+    arguments_as_text: bool = False
 
 
 class ChatTemplate:
@@ -16,18 +39,22 @@ class ChatTemplate:
     split_answers = False
 
     def __init__(self, spec: TokenizerSpec, thinking: bool = True) -> None:
-        """Find out how answers end.
+        """Find out how answers begin and end.
 
         Raises:
-            UserError: thinking is off and the template does not ask whether it is.
+            UserError: the template is no jinja, or thinking is off and it does not ask whether it is.
         """
         self.markers: list[str] = []
         self._spec = spec
-        if not thinking and "enable_thinking" not in (spec.chat_template or ""):
+        self._source = spec.chat_template or ""
+        if not thinking and "enable_thinking" not in self._source:
             raise UserError("--thinking off has no effect with this --prompt-type, which knows no reasoning")
         self._settings: dict[str, Any] = {} if thinking else {"enable_thinking": False}
-        self._end = self._find_end()
+        read = _fields_read(self._source)
+        self._reasoning_field = next((name for name in REASONING_FIELDS if name in read), None)
         self._header = self._find_header()
+        inner, last = self._written_after("response", _ANSWER, _QUESTION)
+        self._ends = AnswerEnds(inner, last, self._end_tokens, spec.eos, self._header or "")
 
     def render_prompt(self, messages: list[Message], tools: Tools = ()) -> str:
         """See `Template.render_prompt`."""
@@ -37,7 +64,7 @@ class ChatTemplate:
         """See `Template.render_dialogue`. Answers begin where the prompt before them ends.
 
         Raises:
-            UserError: the template rewrites earlier turns, so that answers cannot be located.
+            TemplateRefusal: the template refuses, or it rewrites earlier turns, so that answers cannot be located.
         """
         text = self._render(messages, tools, add_generation_prompt=False)
         turns = [turn for turn, message in enumerate(messages) if message.role == "assistant"]
@@ -45,7 +72,14 @@ class ChatTemplate:
         stops = [*starts[1:], len(text)]
         marked = []
         for turn, start, stop in zip(turns, starts, stops, strict=True):
-            marked.append((start, self._end_of_answer(text, start, stop, messages[turn])))
+            said = self._end_of_text(text, start, stop, messages[turn])
+            if turn == turns[-1]:
+                self._check_reasoning(text[start:], messages[turn])
+            ends = self._ends_of_calls if messages[turn].tool_calls else self._ends
+            text, end = ends.close(text, said, stop, is_last=turn == len(messages) - 1)
+            if end is None:
+                end = self._end_by_next_turn(text, messages[: turn + 1], tools) if messages[turn].tool_calls else said
+            marked.append((start, end))
         return Rendered(text, marked)
 
     def _starts_by_header(self, text: str, num_answers: int) -> list[int] | None:
@@ -60,81 +94,155 @@ class ChatTemplate:
         for turn in turns:
             prompt = self.render_prompt(messages[:turn], tools)
             if not text.startswith(prompt):
-                raise UserError("answers cannot be located in the tokenizer's chat template; use another --prompt-type")
+                raise TemplateRefusal(
+                    "answers cannot be located in the tokenizer's chat template; use another --prompt-type"
+                )
             starts.append(len(prompt))
         return starts
 
     def _find_header(self) -> str | None:
         """What stands before every answer, and nowhere else; None where the template shows no such text."""
         try:
-            asked = self._render(_PROBE[:1], (), add_generation_prompt=False)
-            prompt = self.render_prompt(_PROBE[:1])
-            text = self._render(_PROBE[:2], (), add_generation_prompt=False)
-            start = self._starts_by_prompts(text, _PROBE[:2], [1], ())
-        except UserError:
+            asked = self._render([_QUESTION], (), add_generation_prompt=False)
+            prompt = self.render_prompt([_QUESTION])
+            text = self._render([_QUESTION, _ANSWER], (), add_generation_prompt=False)
+            start = self._starts_by_prompts(text, [_QUESTION, _ANSWER], [1], ())
+        except TemplateRefusal:
             return None
         # Where the question itself ends with what asks for an answer ([/INST]), that is the header.
-        header = prompt.removeprefix(asked) or prompt.rpartition(_PROBE[0].content)[2]
+        header = prompt.removeprefix(asked) or prompt.rpartition(_QUESTION.content)[2]
         places = [found.end() for found in re.finditer(re.escape(header), text)]
         return header if header and places == start else None
 
-    def _find_end(self) -> str | None:
-        """The special token that follows an answer; None when nothing does, or the template refuses to say."""
-        ends = sorted({*self._spec.special_texts, *([self._spec.eos] if self._spec.eos else [])}, key=len, reverse=True)
-        try:
-            text = self._render(_PROBE, (), add_generation_prompt=False)
-        except UserError:
-            return None
-        found = re.search(r"response\s*(" + "|".join(map(re.escape, ends)) + ")", text) if ends else None
-        return found[1] if found else None
+    @cached_property
+    def _ends_of_calls(self) -> AnswerEnds:
+        """How answers end that call tools, learned when there is one."""
+        inner, last = self._written_after("argument", _CALL, _RESULT)
+        return AnswerEnds.of_calls(inner, last, self._end_tokens, self._spec.eos, self._header or "")
 
-    def _end_of_answer(self, text: str, start: int, stop: int, message: Message) -> int:
-        """Where an answer ends that begins at `start` and lies before `stop`."""
+    @cached_property
+    def _end_tokens(self) -> set[str]:
+        tokens = {*self._spec.special_texts, *([self._spec.eos] if self._spec.eos else [])}
+        return tokens - ({self._spec.bos} if self._spec.bos != self._spec.eos else set())
+
+    def _written_after(self, words: str, answer: Message, following: Message) -> tuple[str, str]:
+        """What the template writes after an answer that another turn follows, and after the last one."""
+        written = []
+        for turns in ([_QUESTION, answer, following], [_QUESTION, answer]):
+            try:
+                text = self._render(turns, (), add_generation_prompt=False)
+            except TemplateRefusal:
+                text = ""
+            written.append(text.rpartition(words)[2] if words in text else "")
+        return written[0], written[1]
+
+    def _end_of_text(self, text: str, start: int, stop: int, message: Message) -> int:
+        """Where the words of an answer end that begins at `start` and whose turn ends before `stop`."""
+        position = start
+        if message.reasoning and (shown := text.find(message.reasoning.strip(), start, stop)) >= 0:
+            position = shown + len(message.reasoning.strip())
         content = message.content.strip()
-        found = text.find(content, start, stop)
+        found = text.find(content, position, stop)
         if found < 0:
             content = split_reasoning(content)[1].strip()  # reasoning is often left out of earlier answers
-            found = text.find(content, start, stop)
+            found = text.find(content, position, stop)
         if found < 0:
-            raise UserError("the tokenizer's chat template rewrites answers; use another --prompt-type")
+            raise TemplateRefusal("the tokenizer's chat template rewrites answers; use another --prompt-type")
         end = found + len(content)
-        if self._end is None:
-            return end
-        after = text.find(self._end, end, stop)  # tool calls may stand between
-        return end if after < 0 else after + len(self._end)
+        for call in message.tool_calls:
+            named = max(text.find(call.name, end, stop), text.find(call.name, start, stop))
+            if named < 0:
+                raise TemplateRefusal(
+                    f"the tokenizer's chat template leaves out the call of {call.name}; use another --prompt-type"
+                )
+            end = max(end, named + len(call.name))
+        return end
 
-    def _check_tools(self, messages: list[Message], tools: Tools) -> None:
+    def _end_by_next_turn(self, text: str, messages: list[Message], tools: Tools) -> int:
+        """Where a last turn that nothing ends gives way to the next one, with its calls, which may be rewritten."""
+        return len(os.path.commonprefix([text, self._render(messages, tools, add_generation_prompt=False)]))
+
+    @cached_property
+    def _call_form(self) -> _CallForm:
+        """The first form of calls that the template shows; some join arguments as text, or want null for no content."""
+        forms = [_CallForm(content, as_text) for as_text in (False, True) for content in ("", None)]
+        return next((form for form in forms if self._shows_call(form)), forms[0])
+
+    def _shows_call(self, form: _CallForm) -> bool:
+        try:
+            text = self._jinja(
+                [self._as_dict(_QUESTION, form), self._as_dict(_CALL, form)], (), add_generation_prompt=False
+            )
+        except TemplateRefusal:
+            return False
+        return "lookup" in text and "argument" in text
+
+    def _check(self, messages: list[Message], tools: Tools) -> None:
         """Refuse what the template would leave out without a word."""
-        source = self._spec.chat_template or ""
-        if tools and "tools" not in source:
-            raise UserError("the tokenizer's chat template knows no tools; use another --prompt-type, such as qwen3")
-        if "tool_calls" not in source and any(message.tool_calls for message in messages):
-            raise UserError("the tokenizer's chat template knows no tool calls; use another --prompt-type")
+        remedy = "use another --prompt-type, such as qwen3"
+        if tools and "tools" not in self._source:
+            raise TemplateRefusal(f"the tokenizer's chat template knows no tools; {remedy}")
+        if "tool_calls" not in self._source and any(message.tool_calls for message in messages):
+            raise TemplateRefusal(f"the tokenizer's chat template knows no tool calls; {remedy}")
+        if self._reasoning_field is None and any(message.reasoning for message in messages):
+            raise TemplateRefusal(
+                "the tokenizer's chat template shows no reasoning, which is a field of its own here; "
+                f"{remedy}, or write it into the answer"
+            )
+
+    def _check_reasoning(self, answer: str, message: Message) -> None:
+        """Refuse a last answer without the reasoning it should have; of earlier ones templates leave it out."""
+        if message.reasoning and not self._settings and message.reasoning.strip() not in answer:
+            raise TemplateRefusal(
+                "the tokenizer's chat template leaves out the reasoning of the last answer; "
+                "use another --prompt-type, or write it into the answer"
+            )
 
     def _render(self, messages: list[Message], tools: Tools, add_generation_prompt: bool) -> str:
+        self._check(messages, tools)
+        form = self._call_form if any(message.tool_calls for message in messages) else _CallForm()
+        turns = [self._as_dict(message, form) for message in messages]
+        return self._jinja(turns, tools, add_generation_prompt)
+
+    def _as_dict(self, message: Message, form: _CallForm) -> dict[str, Any]:
+        """A message as chat templates expect it, with every field that the data has."""
+        turn: dict[str, Any] = {**message.fields, "role": message.role, "content": message.content}
+        if message.reasoning is not None and self._reasoning_field is not None:
+            turn[self._reasoning_field] = message.reasoning
+        if message.tool_calls:
+            turn["content"] = message.content or form.content
+            turn["tool_calls"] = [_call_dict(call, form.arguments_as_text) for call in message.tool_calls]
+        return turn
+
+    def _jinja(self, turns: list[dict[str, Any]], tools: Tools, add_generation_prompt: bool) -> str:
         import jinja2
         from transformers.utils.chat_template_utils import render_jinja_template
-
-        self._check_tools(messages, tools)
 
         try:
             # Newer releases return the rendered texts, older ones a pair of them and of trained ranges.
             rendered = render_jinja_template(
-                conversations=[[_as_dict(message) for message in messages]],
+                conversations=[turns],
                 tools=[dict(tool) for tool in tools] or None,
                 chat_template=self._spec.chat_template,
                 add_generation_prompt=add_generation_prompt,
                 **self._settings,
                 **self._spec.special_tokens,
             )
-        except (jinja2.TemplateError, TypeError) as error:
-            raise UserError(f"the tokenizer's chat template refuses this conversation: {error}") from error
+        except jinja2.TemplateSyntaxError as error:
+            raise UserError(f"the tokenizer's chat template is no valid jinja: {error}") from error
+        except (jinja2.TemplateError, *_REFUSALS) as error:
+            raise TemplateRefusal(f"the tokenizer's chat template refuses this conversation: {error}") from error
         texts = rendered[0] if isinstance(rendered, tuple) else rendered
         return str(texts[0])
 
 
-def _as_dict(message: Message) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        turn["tool_calls"] = [{"type": "function", "function": call._asdict()} for call in message.tool_calls]
-    return turn
+def _call_dict(call: ToolCall, arguments_as_text: bool) -> dict[str, Any]:
+    arguments = json.dumps(call.arguments, ensure_ascii=False) if arguments_as_text else call.arguments
+    named = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return named if call.id is None else {"id": call.id, **named}
+
+
+def _fields_read(source: str) -> set[str]:
+    """Names that a template reads as fields: of attributes, and written as texts."""
+    code = re.sub(r"\{#.*?#\}", "", source, flags=re.DOTALL)
+    return {name for found in re.findall(r"\.\s*(\w+)|'(\w+)'|\"(\w+)\"", code) for name in found if name}

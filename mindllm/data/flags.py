@@ -65,7 +65,10 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         help="RL: the columns kept for rewards (default: all; with R1 handlers labels, the answer)",
     )
     group.add_argument(
-        "--on-bad-row", choices=["error", "skip"], default="error", help="rows that cannot be read (default: error)"
+        "--on-bad-row",
+        choices=["error", "skip"],
+        default="error",
+        help="rows that cannot be read, or that the template refuses (default: error)",
     )
     group.add_argument(
         "--preview", type=positive, metavar="N", help="show how the first N rows turn out, write nothing"

@@ -1,10 +1,15 @@
 """Conversations, and what a template makes of them."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
+
+from mindllm.data.rows import RowError
 
 Role = Literal["system", "user", "assistant", "tool"]
 Tools = Sequence[Mapping[str, Any]]  # descriptions of tools the model may call, as OpenAI's API has them
+
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")  # names that data and chat templates have for it
 
 
 class ToolCall(NamedTuple):
@@ -12,6 +17,7 @@ class ToolCall(NamedTuple):
 
     name: str
     arguments: dict[str, Any]
+    id: str | None = None
 
 
 class Message(NamedTuple):
@@ -20,6 +26,9 @@ class Message(NamedTuple):
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None  # a field of its own in the data; None = it may stand in `content`
+    trained: bool = True  # false for an answer that the data marks as not to be learned
+    fields: Mapping[str, Any] = MappingProxyType({})  # the data's other fields (name, tool_call_id), for chat templates
 
 
 class Rendered(NamedTuple):
@@ -29,8 +38,14 @@ class Rendered(NamedTuple):
     marked: list[tuple[int, int]]
 
 
+class TemplateRefusal(RowError):
+    """A template cannot show a conversation, or only a part of it."""
+
+    reason = "refused_by_template"
+
+
 class Template(Protocol):
-    """What handlers ask of a template."""
+    """What handlers ask of a template. Methods raise TemplateRefusal for a conversation that it cannot show whole."""
 
     split_answers: bool  # encode answers apart from their prompts
     markers: list[str]  # tokens of the template that the tokenizer must know

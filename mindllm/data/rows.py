@@ -6,6 +6,16 @@ from typing import Any, NamedTuple
 from mindllm.errors import UserError
 
 
+class RowError(UserError):
+    """A row that cannot become a sample: an error, or under --on-bad-row skip left out and counted by `reason`."""
+
+    reason = "bad_row"
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or self.reason
+
+
 class Row(NamedTuple):
     """One input row. `number` counts lines (jsonl, txt) or rows (the other types) from 1."""
 
@@ -32,9 +42,9 @@ class Row(NamedTuple):
         return self._replace(values=values, has_schema=False)
 
     def check(self) -> None:
-        """Raise UserError when the row could not be read."""
+        """Raise RowError when the row could not be read."""
         if self.problem:
-            raise UserError(f"{self.detail}; --on-bad-row skip leaves such rows out and counts them")
+            raise RowError(self.detail, self.problem)
 
 
 def _dense(value: Any) -> Any:

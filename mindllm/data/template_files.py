@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from mindllm.data.messages import Message, Rendered, Tools, split_reasoning
+from mindllm.data.messages import Message, Rendered, TemplateRefusal, Tools, split_reasoning
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError, did_you_mean
 
@@ -31,7 +31,7 @@ class TemplateFile:
     tools: str = ""  # the tools there are, for {tools} in `system`
     tool_call: str = ""  # a call in an answer
     tool_begin: str = ""  # before one or more results of calls
-    tool: str = ""  # the result of a call
+    tool: str = ""  # the result of a call, of the tool {name}
     tool_end: str = ""  # after one or more results
     thinking: str = ""  # an answer's {reasoning}; only answers to the last question have one
     strip_content: bool = False  # strip white space around every text
@@ -86,12 +86,12 @@ class DeclaredTemplate:
             system = ""
         last_question = max((turn for turn, message in enumerate(turns) if message.role == "user"), default=-1)
         for turn, message in enumerate(turns):
-            content = self._clean(message.content)
             if message.role == "assistant":
                 self._write_answer(writer, message, turn > last_question, turn == len(turns) - 1)
             elif message.role == "tool":
-                self._write_result(writer, content, turns, turn)
+                self._write_result(writer, turns, turn)
             else:
+                content = self._clean(message.content)
                 # Later system prompts are questions to models that know one only.
                 part = "user" if message.role == "user" or self._file.system_in_user else "system"
                 writer.add(_fill(self._bound[part], content=system + content, tools=""))
@@ -103,7 +103,9 @@ class DeclaredTemplate:
         given = bool(messages) and messages[0].role == "system"
         content = self._clean(messages[0].content) if given else self._file.default_system
         if tools and not self._bound["tools"]:
-            raise UserError("the template knows no tools; use --prompt-type hf or qwen3, or add `tools` to your own")
+            raise TemplateRefusal(
+                "the template knows no tools; use --prompt-type hf or qwen3, or add `tools` to your own"
+            )
         if not given and not content and not tools:
             return "", messages
         listed = _fill(self._bound["tools"], tools="\n".join(_json(tool) for tool in tools)) if tools else ""
@@ -113,10 +115,16 @@ class DeclaredTemplate:
 
     def _write_answer(self, writer: "_Writer", message: Message, is_current: bool, is_last: bool) -> None:
         """`is_current`: after the last question; earlier answers are shown without their reasoning."""
-        content, reasoning = self._clean(message.content), ""
+        content, reasoning = self._clean(message.content), message.reasoning or ""
         opening, opening_is_trained = "", True
+        if reasoning and not self._bound["thinking"]:
+            raise TemplateRefusal(
+                "the template shows no reasoning, which is a field of its own here; use --prompt-type hf or qwen3, "
+                "add `thinking` to your own, or write it into the answer"
+            )
         if self._bound["thinking"]:
-            reasoning, content = split_reasoning(content)
+            if message.reasoning is None:
+                reasoning, content = split_reasoning(content)
             if is_current and (is_last or reasoning):
                 shown = reasoning.strip("\n") if self._thinking else ""
                 opening, opening_is_trained = _fill(self._bound["thinking"], reasoning=shown), self._thinking
@@ -132,15 +140,17 @@ class DeclaredTemplate:
 
     def _tool_call(self, name: str, arguments: str) -> str:
         if not self._bound["tool_call"]:
-            raise UserError("the template knows no tool calls; use --prompt-type hf or qwen3, or add `tool_call`")
+            raise TemplateRefusal("the template knows no tool calls; use --prompt-type hf or qwen3, or add `tool_call`")
         return _fill(self._bound["tool_call"], name=name, arguments=arguments)
 
-    def _write_result(self, writer: "_Writer", content: str, turns: list[Message], turn: int) -> None:
+    def _write_result(self, writer: "_Writer", turns: list[Message], turn: int) -> None:
         if not self._bound["tool"]:
-            raise UserError("the template knows no tool results; use --prompt-type hf or qwen3, or add `tool`")
+            raise TemplateRefusal("the template knows no tool results; use --prompt-type hf or qwen3, or add `tool`")
         if turn == 0 or turns[turn - 1].role != "tool":
             writer.add(self._bound["tool_begin"])
-        writer.add(_fill(self._bound["tool"], content=content))
+        message = turns[turn]
+        name = str(message.fields.get("name", ""))
+        writer.add(_fill(self._bound["tool"], content=self._clean(message.content), name=name))
         if turn == len(turns) - 1 or turns[turn + 1].role != "tool":
             writer.add(self._bound["tool_end"])
 

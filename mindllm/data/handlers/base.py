@@ -11,7 +11,7 @@ import numpy as np
 
 from mindllm.data.encoding import IGNORED, TextEncoder, Tokenized
 from mindllm.data.messages import Message, Rendered, Template, Tools
-from mindllm.data.rows import Row
+from mindllm.data.rows import Row, RowError
 from mindllm.data.templates import load_template
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError, did_you_mean
@@ -181,15 +181,18 @@ class Handler(ABC):
         return self.options.prompt_type is not None and self.template.split_answers
 
     def _rendered(self, row: Row) -> list[Rendered]:
-        if row.problem and self.options.on_bad_row == "skip":
-            raise DropRow(row.problem)
         row.check()
         return self.render(row)
 
-    @staticmethod
-    def _caught(work: Callable[[Row], Result], row: Row, dropped: Counter[str]) -> Result | None:
+    def _caught(self, work: Callable[[Row], Result], row: Row, dropped: Counter[str]) -> Result | None:
         try:
             return work(row)
+        except RowError as error:
+            if self.options.on_bad_row == "error":
+                remedy = "--on-bad-row skip leaves such rows out and counts them"
+                raise UserError(f"{row.where}: {error}; {remedy}") from error
+            dropped[error.reason] += 1
+            return None
         except UserError as error:
             raise UserError(f"{row.where}: {error}") from error
         except DropRow as reason:
