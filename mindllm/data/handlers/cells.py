@@ -85,19 +85,32 @@ def required_text(row: Row, column: str | None, role: str) -> str:
 
 
 def tools_cell(row: Row, column: str | None) -> Tools:
-    """The tools in a column: a list, or one as JSON text; () where there are none.
+    """The tools in a column: one or a list, as objects or as JSON text; () where there are none.
 
     Raises:
-        DropRow: the cell is neither.
+        DropRow: the cell is nothing of that kind.
     """
-    value = row.values.get(column) if column else None
-    if isinstance(value, str):
-        try:
-            value = json.loads(value) if value.strip() else None
-        except ValueError as error:
-            raise DropRow("invalid_tools") from error
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+    value = _parsed(row.values.get(column) if column else None)
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    return [_as_function(_parsed(tool)) for tool in listed] or ()
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.strip() else None
+    except ValueError as error:
+        raise DropRow("invalid_tools") from error
+
+
+def _as_function(tool: Any) -> dict[str, Any]:
+    """A tool as chat templates expect it; a bare description (name, parameters) is wrapped as a function."""
+    if not isinstance(tool, dict):
         raise DropRow("invalid_tools")
-    return value
+    is_bare = isinstance(tool.get("name"), str) and not isinstance(tool.get("function"), dict)
+    if not is_bare or tool.get("type") not in (None, "function"):
+        return tool
+    names = {"input_schema": "parameters", "inputSchema": "parameters"}  # of other vendors' and of MCP descriptions
+    described = {names.get(key, key): value for key, value in tool.items() if key != "type"}
+    return {"type": "function", "function": described}

@@ -1,8 +1,6 @@
 """Rows that hold a conversation as a list of turns: ShareGPT's and OpenAI's styles."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from mindllm.data.handlers.base import DropRow, HandlerOptions, MapKeys, register_handler
@@ -10,47 +8,16 @@ from mindllm.data.handlers.cells import checked_text, columns_that_must_exist, m
 from mindllm.data.handlers.instructions import InstructionHandler
 from mindllm.data.handlers.pairs import PairHandler
 from mindllm.data.handlers.prompts import AnsweredPromptHandler, PromptHandler
-from mindllm.data.messages import Message, Role, ToolCall, Tools
+from mindllm.data.handlers.turns import OPENAI_TAGS, SHAREGPT_TAGS, TurnStyle, checked_tags, read_turn
+from mindllm.data.messages import Message, Role, Tools
 from mindllm.data.rows import Row
-from mindllm.errors import UserError, did_you_mean
 
 _COLUMNS: dict[str, str | None] = {role: role for role in ("messages", "system", "tools", "chosen", "rejected")}
 _BEFORE: dict[Role, tuple[Role | None, ...]] = {  # which turns a turn may follow; None = the beginning
     "user": (None, "system", "assistant"),
     "assistant": ("user", "tool"),
-    "tool": ("assistant", "tool"),
+    "tool": ("user", "assistant", "tool"),
     "system": (None,),
-}
-
-
-@dataclass(frozen=True)
-class _Style:
-    """The names by which a conversation's parts go."""
-
-    messages: str
-    role: str
-    content: str
-    roles: Mapping[str, Role]
-    call_roles: frozenset[str] = field(default_factory=frozenset)  # whose content is a call of a tool, as JSON
-
-
-_SHAREGPT_TAGS = {
-    "role_tag": "from",
-    "content_tag": "value",
-    "user_tag": "human",
-    "assistant_tag": "gpt",
-    "system_tag": "system",
-    "observation_tag": "observation",
-    "function_tag": "function_call",
-}
-_OPENAI_TAGS = {
-    "role_tag": "role",
-    "content_tag": "content",
-    "user_tag": "user",
-    "assistant_tag": "assistant",
-    "system_tag": "system",
-    "observation_tag": "tool",
-    "function_tag": "function_call",
 }
 
 
@@ -66,7 +33,7 @@ class ConversationRows:
             UserError: an unknown key or tag, or no column for the messages.
         """
         given = dict(map_keys or {})
-        self._style = _style(messages, {**tags, **_checked_tags(given.pop("tags", {}))})
+        self._style = TurnStyle.of({**tags, **checked_tags(given.pop("tags", {}))})
         must = ("messages", *required)
         self._columns = mapped(given, {**_COLUMNS, "messages": messages}, must)
         self.required = columns_that_must_exist(given, self._columns, must)
@@ -85,9 +52,11 @@ class ConversationRows:
         turns = row.values.get(self._columns["messages"] or "")
         if turns is None:
             raise DropRow("null_messages")
+        if isinstance(turns, str):
+            turns = _parsed(turns)
         if not isinstance(turns, list):
             raise DropRow("messages_not_a_list")
-        messages = [self._message(turn) for turn in turns]
+        messages = [message for turn in turns for message in read_turn(turn, self._style)]
         system = text_cell(row, self._columns["system"], "system")
         if system and not (messages and messages[0].role == "system"):
             messages.insert(0, Message("system", system))
@@ -136,75 +105,26 @@ class ConversationRows:
         value = row.values.get(self._columns[side] or "")
         if value is None:
             raise DropRow(f"null_{side}")
-        message = Message("assistant", checked_text(value, side)) if isinstance(value, str) else self._message(value)
-        if message.role != "assistant":
+        is_text = isinstance(value, str)
+        turns = [Message("assistant", checked_text(value, side))] if is_text else read_turn(value, self._style)
+        message = turns[-1]
+        if [turn.role for turn in turns] != ["assistant"]:
             raise DropRow(f"{side}_not_an_answer")
         if not message.content.strip() and not message.tool_calls:
             raise DropRow(f"empty_{side}")
         return message
 
-    def _message(self, turn: Any) -> Message:
-        if not isinstance(turn, dict):
-            raise DropRow("turn_not_an_object")
-        name = turn.get(self._style.role)
-        if not isinstance(name, str) or name not in self._style.roles:
-            raise DropRow("unknown_role")
-        role, content = self._style.roles[name], turn.get(self._style.content)
-        if name in self._style.call_roles:
-            return Message(role, "", _calls_in(content))
-        calls = tuple(_openai_call(call) for call in turn.get("tool_calls") or ())
-        return Message(role, checked_text(content, "content"), calls if role == "assistant" else ())
 
-
-def _checked_tags(tags: Any) -> dict[str, str]:
-    if not isinstance(tags, dict) or not all(isinstance(name, str) for name in tags.values()):
-        raise UserError(f"--map-keys: 'tags' must be an object from tag names to names, found {tags!r}")
-    for tag in tags:
-        if tag not in _SHAREGPT_TAGS:
-            known = ", ".join(_SHAREGPT_TAGS)
-            raise UserError(f"--map-keys: unknown tag '{tag}'; known are {known}{did_you_mean(tag, _SHAREGPT_TAGS)}")
-    return tags
-
-
-def _style(messages: str, tags: Mapping[str, str]) -> _Style:
-    roles: dict[str, Role] = {
-        tags["system_tag"]: "system",
-        tags["observation_tag"]: "tool",
-        tags["function_tag"]: "assistant",
-        tags["assistant_tag"]: "assistant",
-        tags["user_tag"]: "user",
-    }
-    calls = frozenset({tags["function_tag"]} - {tags["assistant_tag"]})
-    return _Style(messages, tags["role_tag"], tags["content_tag"], roles, calls)
-
-
-def _calls_in(content: Any) -> tuple[ToolCall, ...]:
+def _parsed(text: str) -> Any:
+    """A list of turns that a table holds as JSON text; None for other text."""
     try:
-        found = json.loads(content) if isinstance(content, str) else content
-    except ValueError as error:
-        raise DropRow("invalid_tool_call") from error
-    return tuple(_call(call) for call in (found if isinstance(found, list) else [found]))
-
-
-def _openai_call(call: Any) -> ToolCall:
-    return _call(call.get("function", call) if isinstance(call, dict) else call)
-
-
-def _call(call: Any) -> ToolCall:
-    """A call {name, arguments}; arguments as an object, or one as JSON text."""
-    name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError as error:
-            raise DropRow("invalid_tool_call") from error
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise DropRow("invalid_tool_call")
-    return ToolCall(name, arguments)
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _sharegpt(options: HandlerOptions, required: tuple[str, ...] = ()) -> ConversationRows:
-    return ConversationRows(options.map_keys, "conversations", _SHAREGPT_TAGS, required)
+    return ConversationRows(options.map_keys, "conversations", SHAREGPT_TAGS, required)
 
 
 @register_handler
@@ -224,7 +144,7 @@ class OpenAIInstructionHandler(InstructionHandler):
     @classmethod
     def make_shape(cls, options: HandlerOptions) -> ConversationRows:
         """See `Handler.make_shape`."""
-        return ConversationRows(options.map_keys, "messages", _OPENAI_TAGS)
+        return ConversationRows(options.map_keys, "messages", OPENAI_TAGS)
 
 
 @register_handler

@@ -1,4 +1,4 @@
-"""Dialogues for SFT: every answer and its end token is trained, nothing else is."""
+"""Dialogues for SFT: every answer that the data does not exclude is trained with its end token, nothing else is."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,8 +19,13 @@ class InstructionHandler(Handler):
 
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""
-        text, marked = self.template.render_dialogue(self.shape.dialogue(row), self.shape.tools(row))
-        return [Rendered(text, marked if self.options.train_on_history else marked[-1:])]
+        messages = self.shape.dialogue(row)
+        rendered = self.template.render_dialogue(messages, self.shape.tools(row))
+        answers = [message for message in messages if message.role == "assistant"]
+        trained = [span for span, answer in zip(rendered.marked, answers, strict=True) if answer.trained]
+        if not self.options.train_on_history:
+            trained = rendered.marked[-1:] if answers[-1].trained else []
+        return [rendered._replace(marked=trained)]
 
     def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
         """See `Handler.finish`. Labels stand at the position of their own token (not shifted)."""

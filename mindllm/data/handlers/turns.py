@@ -1,0 +1,205 @@
+"""The turns of a conversation as data sets write them, read into messages."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mindllm.data.handlers.base import DropRow
+from mindllm.data.handlers.cells import checked_text
+from mindllm.data.messages import REASONING_FIELDS, Message, Role, ToolCall
+from mindllm.data.rows import RowError
+from mindllm.errors import UserError, did_you_mean
+
+SHAREGPT_TAGS = {
+    "role_tag": "from",
+    "content_tag": "value",
+    "user_tag": "human",
+    "assistant_tag": "gpt",
+    "system_tag": "system",
+    "observation_tag": "observation",
+    "function_tag": "function_call",
+}
+OPENAI_TAGS = {
+    "role_tag": "role",
+    "content_tag": "content",
+    "user_tag": "user",
+    "assistant_tag": "assistant",
+    "system_tag": "system",
+    "observation_tag": "tool",
+    "function_tag": "function_call",
+}
+# Names that public data sets have for roles; each means the same in all of them. Tags of the user's go before them.
+_CALL_NAMES = ("function_call", "tool_call", "tool_calls")
+_ROLE_NAMES: dict[str, Role] = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatbot", "chatgpt", *_CALL_NAMES), "assistant"),
+    **dict.fromkeys(("tool", "observation", "function", "function_response", "tool_response", "ipython"), "tool"),
+}
+_WEIGHTS = ("weight", "loss_weight", "loss_scale", "loss", "train", "training", "trainable")
+_SPEAKERS = ("system", "user", "human", "assistant", "gpt", "bot")  # keys of a turn that holds question and answer
+_CONTENT_NAMES = ("content", "value", "text")  # where the content is, if not where the tags say
+_TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+@dataclass(frozen=True)
+class TurnStyle:
+    """The names by which the parts of a turn go."""
+
+    names: tuple[tuple[str, str], ...]  # pairs of (role, content): the first that a turn has
+    roles: Mapping[str, Role]
+    call_roles: frozenset[str]  # whose content is calls of tools, as JSON
+    speakers: frozenset[str]  # roles that may be keys of a turn
+
+    @classmethod
+    def of(cls, tags: Mapping[str, str]) -> "TurnStyle":
+        """The style under a complete set of tags. Common names that the tags do not use are understood too."""
+        own: dict[str, Role] = {
+            tags["system_tag"]: "system",
+            tags["observation_tag"]: "tool",
+            tags["function_tag"]: "assistant",
+            tags["assistant_tag"]: "assistant",
+            tags["user_tag"]: "user",
+        }
+        calls = {tags["function_tag"], *(name for name in _CALL_NAMES if name not in own)} - {tags["assistant_tag"]}
+        pairs = [(tags["role_tag"], tags["content_tag"]), ("role", "content"), ("from", "value")]
+        speakers = {*_SPEAKERS, tags["system_tag"], tags["user_tag"], tags["assistant_tag"]}
+        return cls(tuple(dict.fromkeys(pairs)), {**_ROLE_NAMES, **own}, frozenset(calls), frozenset(speakers))
+
+    def known_name(self, name: Any) -> str | None:
+        """A role's name as it stands in `roles`; None for one that is unknown."""
+        if not isinstance(name, str):
+            return None
+        return next((known for known in (name, name.lower()) if known in self.roles), None)
+
+
+def checked_tags(tags: Any) -> dict[str, str]:
+    """The `tags` of a column mapping. Raises UserError for unknown ones, and for names that are no text."""
+    if not isinstance(tags, dict) or not all(isinstance(name, str) for name in tags.values()):
+        raise UserError(f"--map-keys: 'tags' must be an object from tag names to names, found {tags!r}")
+    for tag in tags:
+        if tag not in SHAREGPT_TAGS:
+            known = ", ".join(SHAREGPT_TAGS)
+            raise UserError(f"--map-keys: unknown tag '{tag}'; known are {known}{did_you_mean(tag, SHAREGPT_TAGS)}")
+    return tags
+
+
+def read_turn(turn: Any, style: TurnStyle) -> list[Message]:
+    """The message that a turn is, or the two of a turn that holds a question with its answer.
+
+    Raises:
+        DropRow: it is no turn.
+        RowError: it is weighted by another number than 0 and 1.
+    """
+    if not isinstance(turn, dict):
+        raise DropRow("turn_not_an_object")
+    pair = next((pair for pair in style.names if pair[0] in turn), None)
+    if pair is None:
+        return list(_exchange(turn, style))
+    name = style.known_name(turn[pair[0]])
+    if name is None:
+        raise DropRow("unknown_role")
+    content_name = next((key for key in (pair[1], *_CONTENT_NAMES) if key in turn), pair[1])
+    others = {key: value for key, value in turn.items() if key not in (pair[0], content_name) and value is not None}
+    return [_message(name, turn.get(content_name), others, style)]
+
+
+def _exchange(turn: dict[str, Any], style: TurnStyle) -> Iterator[Message]:
+    """The messages of {"human": ..., "assistant": ...}, in which the names of roles are keys."""
+    spoken: dict[Role, str] = {}
+    for key in turn.keys() & style.speakers:
+        if spoken.setdefault(style.roles[key], key) != key:
+            raise DropRow("two_texts_of_one_role")
+    if not spoken.keys() & {"user", "assistant"}:
+        raise DropRow("unknown_role")
+    others = {key: value for key, value in turn.items() if key not in spoken.values() and value is not None}
+    roles: tuple[Role, ...] = ("system", "user", "assistant")
+    for role in roles:
+        if role in spoken and turn[spoken[role]] is not None:
+            yield _message(spoken[role], turn[spoken[role]], others if role == "assistant" else {}, style)
+
+
+def _message(name: str, content: Any, others: dict[str, Any], style: TurnStyle) -> Message:
+    """`others` are the turn's other fields, none of them null; they become parts of the message or its `fields`."""
+    role = style.roles[name]
+    trained = _is_trained([(key, others.pop(key)) for key in _WEIGHTS if key in others], role)
+    calls = tuple(_calls_in(others.pop("tool_calls", None))) + tuple(_calls_in(others.pop("function_call", None)))
+    if name in style.call_roles:
+        calls, content = (*calls, *_calls_in(content)), ""
+        if not calls:
+            raise DropRow("invalid_tool_call")
+    if calls and role != "assistant":
+        raise DropRow("tool_call_outside_an_answer")
+    text, reasoning = _text(content), None
+    if role == "assistant":
+        reasoning = _reasoning(others) if others.keys() & {*REASONING_FIELDS} else _thought(content)
+    if content is None and not (calls or reasoning):
+        raise DropRow("null_content")
+    return Message(role, text, calls, reasoning, trained, others)
+
+
+def _is_trained(weights: list[tuple[str, Any]], role: Role) -> bool:
+    """Whether the weights of an answer, of which there is seldom more than one, let it be trained."""
+    if role != "assistant":
+        return True
+    for key, value in weights:
+        if value not in (0, 1):
+            raise RowError(
+                f"an answer has {key} {value!r}; it is trained (1, true) or not (0, false), nothing between",
+                "weight_not_0_or_1",
+            )
+    return all(value == 1 for _, value in weights)
+
+
+def _reasoning(others: dict[str, Any]) -> str:
+    """Take the reasoning, which has several names at times, out of a turn's other fields."""
+    return [_text(others.pop(name)) for name in REASONING_FIELDS if name in others][0]
+
+
+def _text(content: Any) -> str:
+    """Text, or a list of parts of it, which is joined; parts that are reasoning are left to `_thought`."""
+    if not isinstance(content, list):
+        return checked_text(content, "content")
+    parts = (part for part in content if not (isinstance(part, dict) and part.get("type") in REASONING_FIELDS))
+    return "".join(_part(part) for part in parts)
+
+
+def _part(part: Any) -> str:
+    is_text = isinstance(part, dict) and part.get("type", "text") in _TEXT_PARTS and part.get("text") is not None
+    return checked_text(part["text"] if is_text else part, "content")
+
+
+def _thought(content: Any) -> str | None:
+    """The reasoning among the parts of a content: {"type": "thinking", "thinking": ...}."""
+    parts = content if isinstance(content, list) else []
+    found = [part for part in parts if isinstance(part, dict) and part.get("type") in REASONING_FIELDS]
+    return "".join(_text(part.get(part["type"], part.get("text"))) for part in found) if found else None
+
+
+def _calls_in(value: Any) -> Iterator[ToolCall]:
+    """Calls of tools: one or a list of them, as objects or as JSON text."""
+    found = _parsed(value)
+    for call in found if isinstance(found, list) else [] if found is None else [found]:
+        yield _call(_parsed(call))
+
+
+def _call(call: Any) -> ToolCall:
+    """A call {name, arguments}, also as `function` of an object with its id; without arguments it has none."""
+    inner = call.get("function", call) if isinstance(call, dict) else call
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+        raise DropRow("invalid_tool_call")
+    arguments = _parsed(inner.get("arguments", inner.get("parameters")))
+    if not isinstance(arguments, dict | None):
+        raise DropRow("invalid_tool_call")
+    return ToolCall(inner["name"], arguments or {}, call.get("id"))
+
+
+def _parsed(value: Any) -> Any:
+    """A value, or what it is as JSON text; None for blank text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.strip() else None
+    except ValueError as error:
+        raise DropRow("invalid_tool_call") from error
