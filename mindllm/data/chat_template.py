@@ -36,6 +36,7 @@ class _CallForm(NamedTuple):
 class ChatTemplate:
     """The chat template of a tokenizer, and where its answers are."""
 
+    adds_bos = False  # it writes one itself, or there is none
     split_answers = False
 
     def __init__(self, spec: TokenizerSpec, thinking: bool = True) -> None:

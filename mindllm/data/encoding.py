@@ -43,16 +43,22 @@ class TextEncoder:
         """Ids of each text, int32 [length]."""
         return self._engine.encode(texts)
 
-    def encode_marked(self, texts: Sequence[Rendered]) -> list[Tokenized]:
-        """Each text encoded whole; a token is marked when it begins in a marked range."""
-        borders = [[border for span in text.marked for border in span] for text in texts]
-        if not any(borders):
-            return [Tokenized(ids, []) for ids in self.encode([text.text for text in texts])]
-        encoded = self._engine.encode_with_borders([text.text for text in texts], borders)
-        return [Tokenized(ids, list(zip(found[::2], found[1::2], strict=True))) for ids, found in encoded]
+    def encode_marked(self, texts: Sequence[Rendered], add_bos: bool = False) -> list[Tokenized]:
+        """Each text encoded whole, after the BOS if wanted; a token is marked when it begins in a marked range.
 
-    def encode_split(self, texts: Sequence[Rendered]) -> list[Tokenized]:
-        """Each marked range, and each stretch between two, encoded on its own."""
+        The BOS is no text here: in front of words, Llama's newer tokenizers would give the first of them other ids.
+        """
+        borders = [[border for span in text.marked for border in span] for text in texts]
+        plain = [text.text for text in texts]
+        if not any(borders):
+            tokenized = [Tokenized(ids, []) for ids in self.encode(plain)]
+        else:
+            encoded = self._engine.encode_with_borders(plain, borders)
+            tokenized = [Tokenized(ids, list(zip(found[::2], found[1::2], strict=True))) for ids, found in encoded]
+        return self._with_bos(texts, tokenized) if add_bos else tokenized
+
+    def encode_split(self, texts: Sequence[Rendered], add_bos: bool = False) -> list[Tokenized]:
+        """Each marked range, and each stretch between two, encoded on its own; `add_bos` as for `encode_marked`."""
         pieces = []
         for text, marked in texts:
             borders = [0, *(border for span in marked for border in span), len(text)]
@@ -64,8 +70,22 @@ class TextEncoder:
             borders = np.cumsum([0, *map(len, parts)]).tolist()
             spans = list(zip(borders[1:-1:2], borders[2:-1:2], strict=True))
             tokenized.append(Tokenized(np.concatenate(parts), spans))
-        return tokenized
+        return self._with_bos(texts, tokenized) if add_bos else tokenized
 
     def token_id(self, token: str) -> int | None:
         """Id of a token, or None when the vocabulary lacks it."""
         return self._engine.token_id(token)
+
+    def _with_bos(self, texts: Sequence[Rendered], tokenized: list[Tokenized]) -> list[Tokenized]:
+        """The BOS before all but those that bring their own; marked ranges move along."""
+        bos = self._spec.bos
+        bos_id = self.token_id(bos) if bos else None
+        if bos is None or bos_id is None:
+            return tokenized
+        prefix = np.array([bos_id], dtype=np.int32)
+        return [
+            found
+            if text.startswith(bos)
+            else Tokenized(np.concatenate([prefix, found.ids]), [(start + 1, end + 1) for start, end in found.marked])
+            for (text, _), found in zip(texts, tokenized, strict=True)
+        ]

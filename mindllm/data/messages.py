@@ -47,6 +47,7 @@ class TemplateRefusal(RowError):
 class Template(Protocol):
     """What handlers ask of a template. Methods raise TemplateRefusal for a conversation that it cannot show whole."""
 
+    adds_bos: bool  # its texts do not begin with the BOS, but their ids are to
     split_answers: bool  # encode answers apart from their prompts
     markers: list[str]  # tokens of the template that the tokenizer must know
 

@@ -54,9 +54,9 @@ class DeclaredTemplate:
         self._thinking = thinking
         self._bound = {part: _fill_tokens(getattr(file, part), spec) for part in _TEXT_KEYS}
         opening = self._bound["begin"] or self._bound["user"]
-        # One BOS and never two: from the template, or where the tokenizer puts one before any plain text.
-        if spec.bos and spec.adds_bos and not opening.startswith(spec.bos):
-            self._bound["begin"] = spec.bos + self._bound["begin"]
+        # One BOS and never two: from the template, or where the tokenizer puts one before any plain text. That one is
+        # no text: in front of words, Llama's newer tokenizers give the first of them other ids.
+        self.adds_bos = bool(spec.bos and spec.adds_bos and not opening.startswith(spec.bos))
         self.markers = sorted(set(_MARKER.findall("".join(self._bound.values()))))
 
     def render_prompt(self, messages: list[Message], tools: Tools = ()) -> str:

@@ -126,8 +126,10 @@ class Handler(ABC):
         self.options = options
         self.shape = self.make_shape(options)
         self.encoder = TextEncoder(spec)
+        self.adds_bos = False  # whether the ids of texts that do not begin with the BOS get one
         if options.prompt_type is not None:
             self.template: Template = load_template(options.prompt_type, spec, options.thinking)
+            self.adds_bos = self.template.adds_bos
             self._check_markers(options.prompt_type, spec)
 
     @classmethod
@@ -164,7 +166,7 @@ class Handler(ABC):
         rendered = [self._caught(self._rendered, row, dropped) for row in rows]
         texts = [text for found in rendered for text in found or []]
         encode = self.encoder.encode_split if self._splits_answers else self.encoder.encode_marked
-        encoded = iter(encode(texts))
+        encoded = iter(encode(texts, self.adds_bos))
         samples, kept = [], []
         for position, (row, found) in enumerate(zip(rows, rendered, strict=True)):
             if found is None:

@@ -37,8 +37,8 @@ class PairHandler(Handler):
         return Sample(dict(zip(self.keys, arrays, strict=True)), {MARGIN_COLUMN: margin})
 
     def _render(self, messages: list[Message], row: Row) -> Rendered:
-        text, marked = self.template.render_dialogue(messages, self.shape.tools(row))
-        return Rendered(text, marked[-1:])
+        rendered = self.template.render_dialogue(messages, self.shape.tools(row))
+        return rendered._replace(marked=rendered.marked[-1:])
 
 
 def _margin(row: Row) -> float | None:

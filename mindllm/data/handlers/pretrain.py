@@ -58,7 +58,7 @@ class GeneralPretrainHandler(TextHandler):
 
     def __init__(self, options: HandlerOptions, spec: TokenizerSpec) -> None:
         super().__init__(options, spec)
-        self._begin = spec.bos or "" if spec.adds_bos else ""
+        self.adds_bos = spec.adds_bos
 
     @classmethod
     def make_shape(cls, options: HandlerOptions) -> TextRows:
@@ -67,9 +67,7 @@ class GeneralPretrainHandler(TextHandler):
 
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""
-        text = self.shape.text(row)
-        # Exactly one BOS, also where the text brings its own.
-        return [Rendered(text if self._begin and text.startswith(self._begin) else self._begin + text, [])]
+        return [Rendered(self.shape.text(row), [])]
 
 
 @register_handler
@@ -86,4 +84,4 @@ class AlpacaPretrainHandler(TextHandler):
 
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""
-        return [Rendered(self.template.render_dialogue(self.shape.dialogue(row)).text, [])]
+        return [self.template.render_dialogue(self.shape.dialogue(row))._replace(marked=[])]

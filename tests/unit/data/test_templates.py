@@ -1,13 +1,17 @@
 """Templates against published ones, against ids built by hand, and the rule of one BOS."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mindllm.data.chat_template import ChatTemplate
 from mindllm.data.encoding import TextEncoder
-from mindllm.data.messages import Message, ToolCall
+from mindllm.data.handlers import HandlerOptions, build_handler
+from mindllm.data.messages import Message, Rendered, ToolCall
+from mindllm.data.rows import Row
 from mindllm.data.template_files import read_template
 from mindllm.data.templates import HF, load_template, resolve_prompt_type, template_names
 from mindllm.data.tokenizer import TokenizerSpec, load_tokenizer
@@ -134,20 +138,86 @@ def test_thinking_off_is_refused_where_it_means_nothing(prompt_type: str, spec: 
         load_template(prompt_type, spec, thinking=False)
 
 
+def encoded(spec: TokenizerSpec, handler: str, prompt_type: str | None, row: dict[str, Any]) -> list[list[int]]:
+    """What a handler makes of a row: ids for each of its keys."""
+    built = build_handler(HandlerOptions(handler, prompt_type), spec)
+    return [ids.tolist() for ids in built.encode([Row("r", 1, row)]).tokens.values()]
+
+
 @pytest.mark.parametrize("prompt_type", [name for name in template_names() if name != HF])
 def test_there_is_exactly_one_bos(prompt_type: str, bos_spec: TokenizerSpec) -> None:
     bos = TextEncoder(bos_spec).token_id("<|begin_of_text|>")
-    prompt = load_template(prompt_type, bos_spec).render_prompt([Message("user", "Hi")])
-    ids = TextEncoder(bos_spec).encode([prompt])[0].tolist()
+    template = load_template(prompt_type, bos_spec)
+    prompt = Rendered(template.render_prompt([Message("user", "Hi")]), [])
+    ids = TextEncoder(bos_spec).encode_marked([prompt], template.adds_bos)[0].ids.tolist()
     assert ids[0] == bos and ids.count(bos) == 1
 
 
 def test_chatml_has_one_bos_where_the_tokenizer_adds_one_and_none_elsewhere(
     spec: TokenizerSpec, bos_spec: TokenizerSpec
 ) -> None:
-    messages = [Message("user", "Hi")]
-    assert load_template("chatml", bos_spec).render_prompt(messages).startswith("<|begin_of_text|><|im_start|>")
-    assert load_template("chatml", spec).render_prompt(messages).startswith("<|im_start|>")
+    bos, start = map(TextEncoder(bos_spec).token_id, ("<|begin_of_text|>", "<|im_start|>"))
+    row = {"instruction": "Hi", "output": "Ho"}
+    for with_bos, begin in [(bos_spec, [bos, start]), (spec, [start])]:
+        assert encoded(with_bos, "AlpacaStyleInstructionHandler", "chatml", row)[0][: len(begin)] == begin
+
+
+@pytest.fixture(scope="module")
+def llama_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer like Llama's that is not "legacy": only the first word of a text gets a space in front of it."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    words = ["Be", "brief", "Human", "Assistant", "the", "quick"]
+    vocabulary = ["<unk>", "<s>", "</s>", "▁", *sorted(set("".join(words) + ":.\n0123")), "▁H", "▁B", "▁t"]
+    merges = [("▁", "H"), ("▁", "B"), ("▁", "t")]
+    ids = {token: number for number, token in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.BPE(ids, merges, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<s>", "</s>")])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    directory = tmp_path_factory.mktemp("llama")
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    return directory
+
+
+def test_a_bos_that_no_template_writes_leaves_the_first_word_as_the_tokenizer_has_it(
+    llama_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "plain.yaml").write_text(
+        'system: "{content}\\n"\nuser: "Human: {content}\\n"\nheader: "Assistant:\\n"\nanswer: "{content}{eos}"\n'
+    )
+    spec, tokenizer = TokenizerSpec.load(llama_dir), load_tokenizer(llama_dir)
+    row = {"instruction": "the quick", "output": "the"}
+    prompt = "Human: the quick\nAssistant:\n"
+    plain = str(tmp_path / "plain.yaml")
+    assert encoded(spec, "PPOAlpacaStyleInstructionHandler", plain, row)[0] == tokenizer(prompt)["input_ids"]
+    ids, labels = encoded(spec, "AlpacaStyleInstructionHandler", plain, row)
+    assert ids == tokenizer(f"{prompt}the</s>")["input_ids"]
+    assert [label for label in labels if label != -100] == ids[-4:] and labels[:-4] == [-100] * (len(ids) - 4)
+    chosen = encoded(spec, "AlpacaStylePairwiseHandler", plain, {**row, "chosen": "the", "rejected": "quick"})
+    assert chosen[:2] == [ids, labels]
+    assert encoded(spec, "AlpacaPretrainHandler", plain, row) == [ids]
+    for text in ("Human quick", "<s>Human quick"):
+        expected = tokenizer(text, add_special_tokens=not text.startswith("<s>"))["input_ids"]
+        assert encoded(spec, "GeneralPretrainHandler", None, {"text": text}) == [expected]
+    split = encoded(spec, "AlpacaStyleInstructionHandler", "default", row)
+    pieces = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the</s>", "\n")]
+    assert split[0] == sum(pieces, tokenizer("Human: the quick\nAssistant: ")["input_ids"])
+
+
+def test_a_bos_that_a_template_writes_is_encoded_as_by_a_chat_template(llama_dir: Path) -> None:
+    spec, tokenizer = TokenizerSpec.load(llama_dir), load_tokenizer(llama_dir)
+    jinja = "{{ bos_token }}{% for m in messages %}Human: {{ m.content }}\n{% endfor %}"
+    expected = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "the quick"}], chat_template=jinja, return_dict=False
+    )
+    ids = encoded(
+        replace(spec, chat_template=jinja), "PPOAlpacaStyleInstructionHandler", HF, {"instruction": "the quick"}
+    )
+    assert ids == [expected]
 
 
 def test_a_chat_template_that_starts_with_bos_gets_no_second_one(bos_spec: TokenizerSpec) -> None:
