@@ -1,7 +1,12 @@
 """The one exception type for mistakes a user can fix, and the wording they share."""
 
+import errno
+import os
 import re
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -13,6 +18,31 @@ class UserError(Exception):
 
 class WorkerError(RuntimeError):
     """A worker process raised, died or did not answer; the message holds its own traceback or what is left of it."""
+
+
+@contextmanager
+def naming_file(path: str | Path) -> Iterator[None]:
+    """Let an OSError of the block name ``path`` where it names no file, as that of a write on a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
+def describe_os_error(error: OSError) -> str:
+    """One sentence on what the operating system refused: the file and the reason."""
+    # Of two files, the second is the target: a copy to a full disk names both.
+    name = error.filename2 if error.filename2 is not None else error.filename
+    reason = error.strerror or str(error)
+    if name is None:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        reason, name = f"{reason} ({frame.filename}, line {frame.lineno})", type(error).__name__
+    elif isinstance(name, bytes):
+        name = os.fsdecode(name)
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"{name}: {reason}{'; free some space and start the same command again' if is_full else ''}"
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

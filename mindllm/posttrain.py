@@ -1,5 +1,6 @@
 """The program behind posttrain_gpt.py: compose, check, run, and turn failures into an exit status."""
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 def main(arguments: list[str]) -> int:
     """Compose, check and run; return the exit status (1: a worker failed, 2: the user can fix it, 130: interrupted)."""
     from mindllm.config.cli import parse_command
-    from mindllm.errors import UserError, WorkerError
+    from mindllm.errors import UserError, WorkerError, describe_os_error
 
     try:
         _run(parse_command(arguments))
@@ -22,9 +23,21 @@ def main(arguments: list[str]) -> int:
         # The message holds the worker's own traceback; the driver's says nothing more.
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # a full disk, a file without permission
+        print(f"error: {describe_os_error(error)}", file=sys.stderr)
+        _drop_unwritable_output()
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _drop_unwritable_output() -> None:
+    """Let the interpreter end in silence where standard output is on a full disk, or nobody reads it any more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(command: "Command") -> None:

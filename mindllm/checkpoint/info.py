@@ -116,6 +116,15 @@ def read_checkpoint_info(iteration_dir: str | Path) -> CheckpointInfo:
     return info
 
 
+def trained_iteration(iteration_dir: str | Path) -> int | None:
+    """Iteration of training that wrote ``iteration_dir``; None where a conversion did, or it does not say."""
+    try:
+        found = json.loads((Path(iteration_dir) / INFO_NAME).read_text(encoding="utf-8"))["provenance"]["iteration"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, int) else None
+
+
 def write_checkpoint_info(
     iteration_dir: str | Path,
     architecture: Architecture,

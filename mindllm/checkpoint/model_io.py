@@ -9,9 +9,10 @@ from typing import Any
 import mindllm.device  # noqa: F401  prepares the process for megatron-core
 
 from megatron.core import dist_checkpointing
+from torch.distributed.checkpoint.api import CheckpointException
 
 from mindllm.checkpoint.dist_metadata import read_metadata
-from mindllm.checkpoint.streaming import StreamingStrategy
+from mindllm.checkpoint.streaming import StreamingStrategy, find_os_error
 from mindllm.parallel.optimizer import Trainer
 from mindllm.parallel.schedule import unwrap
 
@@ -59,11 +60,20 @@ def save_training_state(trainer: Trainer, directory: Path) -> None:
 
     Beside what trains, a rank needs memory for one tensor; with several data-parallel ranks also for its share of the
     optimizer's state (12 bytes per parameter, divided by all ranks).
+
+    Raises:
+        OSError: a file cannot be written, as on a full disk.
     """
     model = _model_state(trainer.chunks)
     optimizer = trainer.optimizer.sharded_state_dict(_chunks_in_one(model, len(trainer.chunks)), metadata=_SHARDING)
     state = {**model, "optimizer": optimizer, "steps_done": trainer.steps_done}
-    dist_checkpointing.save(state, str(directory), StreamingStrategy())
+    try:
+        dist_checkpointing.save(state, str(directory), StreamingStrategy())
+    except (Exception, CheckpointException) as error:  # the latter is no Exception
+        refused = find_os_error(error)
+        if refused is None:
+            raise
+        raise OSError(refused.errno, refused.strerror, refused.filename or str(directory)) from error
 
 
 def load_training_state(trainer: Trainer, directory: Path) -> None:

@@ -1,5 +1,6 @@
 """Writing of torch_dist checkpoints that holds the copy of one tensor at a time."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,33 @@ class _StreamingWriter(FileSystemWriter):
         results: list[WriteResult] = []
         if items:
             name = f"{plan.storage_data.prefix}0.distcp"
-            with open(Path(self.path) / name, "wb") as file:
-                for item in items:
-                    data = _on_host(planner, item)
-                    results.append(_write_item(self.transforms, file, data, item, name, self.serialization_format))
-                file.flush()
-                os.fsync(file.fileno())
+            path = Path(self.path) / name
+            try:
+                with open(path, "wb") as file:
+                    for item in items:
+                        data = _on_host(planner, item)
+                        results.append(_write_item(self.transforms, file, data, item, name, self.serialization_format))
+                    file.flush()
+                    os.fsync(file.fileno())
+            except Exception as error:
+                refused = find_os_error(error)  # here, because it is lost on the way to other ranks
+                if refused is None:
+                    raise
+                raise OSError(refused.errno, refused.strerror, str(path)) from error
         done.set_result(results)
         return done
+
+
+def find_os_error(error: BaseException) -> OSError | None:
+    """What the operating system refused, where ``error`` of a failed save is because of that."""
+    if isinstance(error, OSError):
+        return error
+    others = [wrapped[0] for wrapped in getattr(error, "failures", {}).values()]  # of a CheckpointException, by rank
+    causes = [cause for cause in (*others, error.__cause__, error.__context__) if cause is not None]
+    found = next((found for cause in causes if (found := find_os_error(cause)) is not None), None)
+    if found is None and "inline_container.cc" in str(error):  # torch's writer, which does not say why
+        return OSError(errno.EIO, "it cannot be written; the disk may be full")
+    return found
 
 
 def _on_host(planner: SavePlanner, item: WriteItem) -> Any:

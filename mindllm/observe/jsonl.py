@@ -5,12 +5,15 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindllm.errors import UserError
+from mindllm.errors import UserError, naming_file
 
 _SAMPLES_NAME = re.compile(r"iter_(\d+)\.jsonl")
+SAMPLES_BYTES = "samples/bytes"
+"""Size of an iteration's samples file, recorded with its metrics."""
 
 
 def to_line(record: Mapping[str, Any]) -> str:
@@ -34,13 +37,37 @@ def _plain(value: Any) -> Any:
 
 
 def write_atomically(path: Path, lines: Iterable[str]) -> None:
-    """Write the lines to ``path`` so that it holds either its old content or all of them, even after a kill."""
+    """Write the lines to ``path`` so that it holds either its old content or all of them, even after a power failure.
+
+    Raises:
+        OSError: it names ``path``; nothing is left beside it.
+    """
     partial = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with partial.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with naming_file(path):
+            with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
+                file.writelines(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            _sync_directory(path.parent)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def remove_partial(directory: Path) -> None:
+    """Remove what killed processes left of ``write_atomically`` in ``directory``."""
+    for path in directory.glob(".*.tmp-*"):
+        path.unlink(missing_ok=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Put the names in ``directory`` on disk, where its file system can."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    with suppress(OSError):
+        os.fsync(descriptor)
+    os.close(descriptor)
 
 
 class MetricsFile:
@@ -48,50 +75,103 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._drop_torn_line()
-        self._file = path.open("a", encoding="utf-8")
+        self._mend_end()
+        self._file = path.open("ab", buffering=0)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Append one line and sync it to disk."""
-        self._file.write(to_line(record))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Append one line and sync it to disk.
+
+        Raises:
+            OSError: it names the file, which ends with the line before.
+        """
+        with naming_file(self.path):
+            size = os.fstat(self._file.fileno()).st_size
+            try:
+                _write_all(self._file.fileno(), to_line(record).encode("utf-8", "backslashreplace"))
+                os.fsync(self._file.fileno())
+            except OSError:
+                os.truncate(self.path, size)
+                raise
 
     def records(self) -> list[dict[str, Any]]:
-        """Read all lines. Raises UserError naming the line that is not a JSON object with an iteration."""
-        found = []
-        with self.path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    record = json.loads(line)
-                    int(record["iteration"])
-                except (ValueError, TypeError, KeyError) as error:
-                    raise UserError(
-                        f"{self.path}, line {number}: not a JSON object with an 'iteration'; "
-                        "move the file away to begin anew"
-                    ) from error
-                found.append(record)
-        return found
+        """The records of all lines that can be read."""
+        records = (parse_record(line) for line in self.path.read_bytes().split(b"\n"))
+        return [record for record in records if record is not None]
 
-    def truncate_after(self, iteration: int) -> None:
-        """Keep the lines of iterations up to ``iteration``, atomically."""
-        kept = [record for record in self.records() if record["iteration"] <= iteration]
+    def truncate_after(self, iteration: int) -> list[str]:
+        """Keep one line for each iteration up to ``iteration``, atomically.
+
+        What cannot be read after the last of them belongs to iterations that are done again, and goes with them.
+
+        Returns:
+            What had to be mended or is missing, as sentences.
+
+        Raises:
+            UserError: a line among those to keep cannot be read.
+        """
+        lines = self.path.read_bytes().split(b"\n")
+        records = [parse_record(line) for line in lines]
+        wanted = [number for number, found in enumerate(records) if found and found["iteration"] <= iteration]
+        damaged = [number for number, found in enumerate(records) if found is None and lines[number].strip()]
+        if wanted and damaged and damaged[0] < wanted[-1]:
+            raise UserError(
+                f"{self.path}, line {damaged[0] + 1}: not a JSON object with an 'iteration'; mend or delete the line, "
+                "or move the file away to begin a new one"
+            )
+        # The later of two lines for one iteration is that of the process that did it last.
+        kept = {records[number]["iteration"]: lines[number].strip() for number in wanted}  # type: ignore[index]
         self._file.close()
-        write_atomically(self.path, map(to_line, kept))
-        self._file = self.path.open("a", encoding="utf-8")
+        write_atomically(self.path, (kept[number].decode("utf-8") + "\n" for number in sorted(kept)))
+        self._file = self.path.open("ab", buffering=0)
+        return self._findings(len(damaged), len(wanted) - len(kept), set(range(1, iteration + 1)) - kept.keys())
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _drop_torn_line(self) -> None:
-        """Cut what follows the last newline: a line that a killed process had begun."""
+    def _findings(self, damaged: int, repeated: int, missing: set[int]) -> list[str]:
+        found = []
+        if damaged:
+            found.append(f"{self.path}: {damaged} damaged line(s) at its end were dropped")
+        if repeated:
+            found.append(f"{self.path}: {repeated} repeated line(s) were dropped")
+        if missing:
+            count = f"{len(missing)} of the iterations {min(missing)} to {max(missing)}"
+            found.append(f"{self.path}: it has no lines for {count}, which are not done again")
+        return found
+
+    def _mend_end(self) -> None:
+        """Make the file end with a newline: complete a whole last line, cut one that a killed process had begun.
+
+        A file system may have filled the end with NUL bytes after a power failure.
+        """
         if not self.path.exists():
             return
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
+        last = content[whole:].rstrip(b"\0")
         if whole < len(content):
             os.truncate(self.path, whole)
+        if parse_record(last) is not None:
+            with naming_file(self.path), self.path.open("ab") as file:
+                file.write(last + b"\n")
+
+
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """The JSON object on a line of metrics, or None where there is none with an iteration."""
+    try:
+        record = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    iteration = record.get("iteration")
+    return record if isinstance(iteration, int) and not isinstance(iteration, bool) and iteration >= 0 else None
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 class SamplesFolder:
@@ -100,14 +180,43 @@ class SamplesFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write the rows of an iteration, replacing those of an earlier attempt."""
+    def write(self, iteration: int, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Write the rows of an iteration, replacing those of an earlier attempt; returns the size in bytes."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path / f"iter_{iteration:07d}.jsonl", map(to_line, rows))
+        path = self._file(iteration)
+        write_atomically(path, map(to_line, rows))
+        return path.stat().st_size
 
     def truncate_after(self, iteration: int) -> None:
         """Remove the files of iterations after ``iteration``, and what a killed process had begun."""
-        for path in self.path.glob("*"):
+        remove_partial(self.path)
+        for path in self.path.glob("iter_*.jsonl"):
             match = _SAMPLES_NAME.fullmatch(path.name)
-            if ".tmp-" in path.name or (match and int(match[1]) > iteration):
+            if match and int(match[1]) > iteration:
                 path.unlink()
+
+    def damaged(self, sizes: Mapping[int, int]) -> list[str]:
+        """A sentence for each file that is there but is not as it was written: cut, or filled up with NUL bytes.
+
+        Args:
+            sizes: iteration -> size of its file in bytes.
+        """
+        found = []
+        for iteration, size in sizes.items():
+            path = self._file(iteration)
+            if not path.is_file():
+                continue
+            now = path.stat().st_size
+            if now != size or (size and not _ends_with_newline(path)):
+                what = f"{now} bytes instead of {size}" if now != size else "it does not end with a newline"
+                found.append(f"{path} is damaged: {what}; its iteration is not done again")
+        return found
+
+    def _file(self, iteration: int) -> Path:
+        return self.path / f"iter_{iteration:07d}.jsonl"
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

@@ -3,11 +3,19 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from mindllm.errors import UserError, did_you_mean
-from mindllm.observe.jsonl import MetricsFile, SamplesFolder, to_line, write_atomically
+from mindllm.observe.jsonl import (
+    SAMPLES_BYTES,
+    MetricsFile,
+    SamplesFolder,
+    remove_partial,
+    to_line,
+    write_atomically,
+)
 from mindllm.observe.progress import Progress
 from mindllm.observe.report import build_report, render_report
 from mindllm.observe.trackers import TRACKERS, GuardedTracker, TrackedRun, WandbSettings
@@ -66,6 +74,7 @@ class RunLog:
         self._progress = Progress(train_iters, self._headline, log_interval)
         self._started = time.perf_counter()
         self._last_iteration: int | None = None
+        self._sizes: dict[int, int] = {}
         self._completed = 0
         self._closed = False
 
@@ -73,12 +82,21 @@ class RunLog:
         """Forget every iteration after ``iteration`` (0 = all of them); called once before a run starts or resumes.
 
         Afterwards each iteration appears exactly once in metrics and samples, whatever an earlier process had logged
-        beyond its last checkpoint. Raises UserError when ``metrics.jsonl`` cannot be read.
+        beyond its last checkpoint. What is damaged or missing of those up to it is printed.
+
+        Raises:
+            UserError: a line of ``metrics.jsonl`` among those that are kept cannot be read.
         """
         self._completed = iteration
+        remove_partial(self.run_dir)
+        found = []
         if self._metrics is not None:
-            self._metrics.truncate_after(iteration)
+            found = self._metrics.truncate_after(iteration)
+            sizes = {record["iteration"]: record.get(SAMPLES_BYTES) for record in self._metrics.records()}
+            found += self._samples.damaged({number: size for number, size in sizes.items() if isinstance(size, int)})
         self._samples.truncate_after(iteration)
+        if found:
+            print("\n".join(found), flush=True)
 
     def log(self, iteration: int, metrics: Mapping[str, Any]) -> None:
         """Log the metrics of an iteration: called once for each, in rising order.
@@ -93,7 +111,8 @@ class RunLog:
             raise ValueError(f"iteration {iteration} logged after iteration {self._last_iteration}")
         self._last_iteration = iteration
         if self._metrics is not None:
-            self._metrics.append({"iteration": iteration, **metrics})
+            written = {SAMPLES_BYTES: self._sizes.pop(iteration)} if iteration in self._sizes else {}
+            self._metrics.append({"iteration": iteration, **metrics, **written})
         scalars = {name: float(value) for name, value in metrics.items() if _is_finite(value)}
         for tracker in self._trackers:
             tracker.log(iteration, scalars)
@@ -101,25 +120,36 @@ class RunLog:
 
     def samples(self, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write ``samples/iter_<iteration>.jsonl``, one row per line; the file appears when complete."""
-        self._samples.write(iteration, rows)
+        self._sizes[iteration] = self._samples.write(iteration, rows)
 
     def close(self, outcome: str = "finished") -> None:
-        """Close everything, write ``report.json`` and print the report; a second call does nothing."""
+        """Close everything, write ``report.json`` and print the report; a second call does nothing.
+
+        Where the run has failed, a report that cannot be written (the disk may be full) hides no earlier error.
+
+        Raises:
+            OSError: the report of a finished run cannot be written.
+        """
         if self._closed:
             return
         self._closed = True
         self._progress.close()
         for tracker in self._trackers:
             tracker.close()
-        records: list[dict[str, Any]] = []
         if self._metrics is not None:
             self._metrics.close()
-            records = self._metrics.records()
+        hidden = () if outcome == "finished" else (OSError,)
+        with suppress(*hidden):
+            report = self._report(outcome)
+            print(render_report(report, self.run_dir), flush=True)
+            write_atomically(self.run_dir / "report.json", [to_line(report)])
+
+    def _report(self, outcome: str) -> dict[str, Any]:
+        records = self._metrics.records() if self._metrics is not None else []
         report = build_report(outcome, time.perf_counter() - self._started, records, self._headline)
         if self._metrics is None:  # nothing remembers the iterations of earlier processes but their number
             report["iterations"] = self._last_iteration or self._completed
-        write_atomically(self.run_dir / "report.json", [to_line(report)])
-        print(render_report(report, self.run_dir), flush=True)
+        return report
 
     def __enter__(self) -> Self:
         return self

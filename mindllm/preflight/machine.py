@@ -8,6 +8,7 @@ from pathlib import Path
 from mindllm.device import has_accelerator
 
 from mindllm.checkpoint import CheckpointInfo
+from mindllm.checkpoint.run_state import complete_iterations
 from mindllm.config import RunConfig
 from mindllm.errors import UserError
 
@@ -68,8 +69,7 @@ def check_writable(directory: Path, key: str) -> None:
 
 def check_completed(config: RunConfig) -> int:
     """Iterations the run has behind it; not more than it is to have. Raises UserError."""
-    manifests = (Path(config.training.run_dir) / "checkpoints").glob("iter_*.json")
-    completed = max((int(path.stem.removeprefix("iter_")) for path in manifests), default=0)
+    completed = max(complete_iterations(Path(config.training.run_dir)), default=0)
     if completed > config.training.train_iters:
         raise UserError(
             f"training.train_iters: {config.training.train_iters}, but the run in {config.training.run_dir} has "

@@ -10,8 +10,9 @@ from filelock import FileLock, Timeout
 
 from mindllm.checkpoint import latest_iteration_dir
 from mindllm.errors import UserError
+from mindllm.observe.jsonl import write_atomically
 
-CONFIG_NAME = "config.yaml"
+_CONFIG_NAME = "config.yaml"
 _LOCK_NAME = ".lock"
 
 
@@ -124,15 +125,24 @@ class DataOrigin:
             print(found, flush=True)
 
 
+def write_config(run_dir: Path, resolved: str) -> None:
+    """Keep the configuration ``resolved`` for the next process."""
+    write_atomically(run_dir / _CONFIG_NAME, [resolved])
+
+
 def changed_keys(run_dir: Path, resolved: str) -> list[str]:
     """Return a line for each key whose value in the configuration ``resolved`` is not that of the earlier process.
 
     ``training.run_dir`` does not count: a run may be moved. Keys that are missing show as ``unset``.
     """
-    path = run_dir / CONFIG_NAME
+    path = run_dir / _CONFIG_NAME
     if not path.is_file():
         return []
-    before, now = (dict(_flat(yaml.safe_load(text) or {})) for text in (path.read_text(encoding="utf-8"), resolved))
+    try:
+        before = dict(_flat(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except (ValueError, AttributeError, yaml.YAMLError):
+        return [f"{path} is damaged: keys that were changed since the run was last started cannot be named"]
+    now = dict(_flat(yaml.safe_load(resolved)))
     lines = []
     for key in sorted((before.keys() | now.keys()) - {"training.run_dir"}):
         old, new = before.get(key, "unset"), now.get(key, "unset")

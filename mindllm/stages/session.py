@@ -103,10 +103,11 @@ class Session:
             self._frozen = self._find_frozen()
         if self._resumed is not None:
             self._take_up(self._resumed)
-        (self.run_dir / run_directory.CONFIG_NAME).write_text(resolved_yaml(self.config), encoding="utf-8")
+        self._state.clean_up()
+        self.log.truncate_after(self.completed)
+        run_directory.write_config(self.run_dir, resolved_yaml(self.config))
         for line in self.config.notices():
             print(line, flush=True)
-        self.log.truncate_after(self.completed)
         self.cluster.__enter__()
 
     def _find_frozen(self) -> dict[str, Frozen]:
@@ -222,9 +223,9 @@ class Session:
         state["skipped_in_a_row"] = dict(self._skipped_in_a_row)
         state["stage"] = self.training.stage
         state["frozen"] = {role: found.as_state() for role, found in self._frozen.items()}
-        self._state.save(iteration, state, {role: partial(self._write_role, role) for role in self._models})
+        self._state.save(iteration, state, {role: partial(self._write_role, role, iteration) for role in self._models})
 
-    def _write_role(self, role: str, directory: Path) -> None:
+    def _write_role(self, role: str, iteration: int, directory: Path) -> None:
         """Fill a role's directory: training state, and what makes it a checkpoint of its own."""
         self._models[role].save(directory)
         settings = self._trained[role]
@@ -239,7 +240,12 @@ class Session:
                 info.vocab_size, settings.make_vocab_size_divisible_by, settings.tensor_model_parallel_size
             ),
             dtype=dtype,
-            provenance={"source": str(settings.load), "stage": self.training.stage, "mindllm": __version__},
+            provenance={
+                "source": str(settings.load),
+                "stage": self.training.stage,
+                "iteration": iteration,
+                "mindllm": __version__,
+            },
         )
 
     def export(self) -> None:

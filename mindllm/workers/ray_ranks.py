@@ -13,7 +13,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from mindllm.errors import UserError, WorkerError
+from mindllm.errors import UserError, WorkerError, describe_os_error
 from mindllm.models.builder import Layout
 from mindllm.workers.rank import RankProcess
 
@@ -49,6 +49,11 @@ class RayCluster:
             )
         except (ConnectionError, RayError) as error:
             raise UserError(f"RAY_ADDRESS={address}: cannot join this Ray cluster ({error})") from error
+        except OSError as error:  # most often a TMPDIR so long that the paths of Ray's sockets do not fit
+            directory = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+            raise UserError(
+                f"TMPDIR: Ray cannot put its files into {directory} ({error}); set RAY_TMPDIR to a short path, as /tmp"
+            ) from error
         if callable(on_sigterm):  # Ray has put its own in place, which prints a stack and ends without cleaning up
             signal.signal(signal.SIGTERM, on_sigterm)
 
@@ -148,6 +153,10 @@ class RayRanks:
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
                 failures[ranks[done[0]]] = error
         if failures:
+            refused = [error.cause for error in failures.values() if isinstance(error, RayTaskError)]
+            for cause in refused if len(refused) == len(failures) else []:
+                if isinstance(cause, OSError) and cause.filename is not None:
+                    raise UserError(f"{self.name}: {describe_os_error(cause)}")
             raise WorkerError(self._report(failures))
         if pending:
             late = ", ".join(str(ranks[call]) for call in pending)

@@ -1,3 +1,4 @@
+import errno
 import io
 import json
 import os
@@ -99,9 +100,121 @@ def test_half_written_samples_are_removed_and_never_seen_under_the_final_name(tm
 
 
 def test_a_corrupt_metrics_file_is_reported_with_its_line(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\nnot json\n{"iteration": 2}\n')
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"iteration": 1}\n\xff\xfe\x00\n{"iteration": 2}\n')
     with pytest.raises(UserError, match="metrics.jsonl, line 2: not a JSON object"):
-        RunLog(tmp_path, ["jsonl"], 2).truncate_after(1)
+        RunLog(tmp_path, ["jsonl"], 2).truncate_after(2)
+
+
+TWO = b'{"iteration": 1, "a": 0.1}\n{"iteration": 2, "a": 0.2}'
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (TWO, ""),
+        (TWO.replace(b"\n", b"\r\n") + b"\r\n\n \n", ""),
+        (b"\xef\xbb\xbf" + TWO, ""),
+        (TWO + b"\0" * 4096, ""),
+        (TWO + b"\n" + b"\0" * 4096, ""),
+        (TWO + b'\n{"iteration": 3, "a": 0', ""),
+        (TWO + b'\n{"iteration": 3}\n\xff\xfe\x80garbage\n{"iteration": 4}\n', "1 damaged line(s) at its end were"),
+        (TWO + b'\n[3]\n3\n{"iteration": "2"}\n{"iteration": true}\n' + b"[" * 100_000 + b"\n", "5 damaged line(s)"),
+        (b'{"iteration": 1, "a": 5}\n' + TWO + b'\n{"iteration": 3}', "1 repeated line(s) were dropped"),
+    ],
+    ids=["no newline", "CRLF", "BOM", "NUL", "NUL after newline", "torn", "garbage", "other JSON", "repeated"],
+)
+def test_every_iteration_before_the_checkpoint_is_kept_whatever_the_file_ends_with(tmp_path, capsys, content, said):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    log = RunLog(tmp_path, ["jsonl"], 3)
+    log.truncate_after(2)
+    out = capsys.readouterr().out
+    log.log(3, {"a": 0.3})
+    lines = (tmp_path / "metrics.jsonl").read_text("utf-8-sig").splitlines()
+    assert [json.loads(line) for line in lines] == [{"iteration": i, "a": i / 10} for i in (1, 2, 3)]
+    assert said in out and out.count("\n") == bool(said)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b'{"iteration": 3}\n'], ids=["empty", "NUL", "later ones"])
+def test_iterations_that_are_missing_from_the_metrics_are_said(tmp_path, capsys, content):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    RunLog(tmp_path, ["jsonl"], 3).truncate_after(2)
+    assert (
+        "metrics.jsonl: it has no lines for 2 of the iterations 1 to 2, which are not done" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda file: os.truncate(file, 20), "is damaged: 20 bytes instead of 40"),
+        (lambda file: os.truncate(file, 0), "is damaged: 0 bytes instead of 40"),
+        (
+            lambda file: file.write_bytes(file.read_bytes()[:20] + bytes(20)),
+            "is damaged: it does not end with a newline",
+        ),
+        (lambda file: file.unlink(), ""),
+    ],
+    ids=["cut", "empty", "NUL", "removed"],
+)
+def test_a_damaged_samples_file_of_an_iteration_before_the_checkpoint_is_said(tmp_path, capsys, damage, said):
+    with RunLog(tmp_path, ["jsonl"], 2) as log:
+        for iteration in (1, 2):
+            log.samples(iteration, [{"response": "one"}, {"response": "two"}])
+            log.log(iteration, {"a": 1})
+    capsys.readouterr()
+    damage(tmp_path / "samples/iter_0000001.jsonl")
+    damage(tmp_path / "samples/iter_0000002.jsonl")  # written anew: it is not said
+    RunLog(tmp_path, ["jsonl"], 2).truncate_after(1)
+    out = capsys.readouterr().out
+    assert said in out and out.count("\n") == bool(said)
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """``full_disk()`` makes every file take half of what is written to it and then no more."""
+    write = os.write
+
+    def write_half(descriptor, data):
+        write(descriptor, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def no_room(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill():
+        monkeypatch.setattr(os, "write", write_half)
+        monkeypatch.setattr(os, "fsync", no_room)
+
+    return fill
+
+
+def test_a_line_that_a_full_disk_does_not_take_leaves_the_lines_before(tmp_path, full_disk, monkeypatch):
+    log = RunLog(tmp_path, ["jsonl"], 2)
+    log.log(1, {"a": 1})
+    full_disk()
+    with pytest.raises(OSError) as failure:
+        log.log(2, {"a": 2})
+    assert failure.value.filename == str(tmp_path / "metrics.jsonl")
+    monkeypatch.undo()
+    assert _iterations(tmp_path) == [1]
+
+
+def test_samples_that_a_full_disk_does_not_take_leave_nothing(tmp_path, full_disk):
+    log = RunLog(tmp_path, [], 2)
+    full_disk()
+    with pytest.raises(OSError) as failure:
+        log.samples(1, [{"a": 1}])
+    assert failure.value.filename == str(tmp_path / "samples/iter_0000001.jsonl")
+    assert list((tmp_path / "samples").iterdir()) == []
+
+
+def test_a_report_that_a_full_disk_does_not_take_hides_no_earlier_failure(tmp_path, full_disk):
+    full_disk()
+    with pytest.raises(RuntimeError, match="worker died"), RunLog(tmp_path, ["jsonl"], 2):
+        raise RuntimeError("worker died")
+    with pytest.raises(OSError) as failure:
+        RunLog(tmp_path, ["jsonl"], 2).close("finished")
+    assert failure.value.filename == str(tmp_path / "report.json")
 
 
 def test_a_logged_line_survives_kill_9(tmp_path):

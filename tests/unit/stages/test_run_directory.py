@@ -45,6 +45,14 @@ def test_changed_keys_are_named_with_both_values(tmp_path):
     assert changed_keys(tmp_path / "new", now) == []
 
 
+@pytest.mark.parametrize("content", [b"", b"\0" * 50, b"a: [1", b"\xff", b"text"])
+def test_a_damaged_copy_of_the_configuration_does_not_keep_a_run_from_going_on(tmp_path, content):
+    (tmp_path / "config.yaml").write_bytes(content)
+    assert changed_keys(tmp_path, "training: {lr: 0.1}") == [
+        f"{tmp_path}/config.yaml is damaged: keys that were changed since the run was last started cannot be named"
+    ]
+
+
 @dataclass
 class FakeData:
     content_hash: str
