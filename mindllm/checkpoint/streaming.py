@@ -20,6 +20,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+# In messages of torch.save, which does not say why.
+_TORCH_COULD_NOT_WRITE = ("PytorchStreamWriter", "inline_container.cc", "iostream error")
+
 
 class StreamingStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # megatron-core has no types
     """megatron's ``torch_dist`` strategy with a writer of its own.
@@ -72,7 +75,7 @@ def find_os_error(error: BaseException) -> OSError | None:
     others = [wrapped[0] for wrapped in getattr(error, "failures", {}).values()]  # of a CheckpointException, by rank
     causes = [cause for cause in (*others, error.__cause__, error.__context__) if cause is not None]
     found = next((found for cause in causes if (found := find_os_error(cause)) is not None), None)
-    if found is None and "inline_container.cc" in str(error):  # torch's writer, which does not say why
+    if found is None and any(sign in str(error) for sign in _TORCH_COULD_NOT_WRITE):
         return OSError(errno.EIO, "it cannot be written; the disk may be full")
     return found
 

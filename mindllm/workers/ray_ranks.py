@@ -153,11 +153,7 @@ class RayRanks:
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
                 failures[ranks[done[0]]] = error
         if failures:
-            refused = [error.cause for error in failures.values() if isinstance(error, RayTaskError)]
-            for cause in refused if len(refused) == len(failures) else []:
-                if isinstance(cause, OSError) and cause.filename is not None:
-                    raise UserError(f"{self.name}: {describe_os_error(cause)}")
-            raise WorkerError(self._report(failures))
+            raise refused_file(self.name, failures) or WorkerError(self._report(failures))
         if pending:
             late = ", ".join(str(ranks[call]) for call in pending)
             raise WorkerError(
@@ -237,6 +233,14 @@ def _place(name: str, per_node: list[int], resources: dict[str, float], timeout_
 def _local_ranks(hosts: list[str]) -> list[int]:
     """Number of each process among those of its host."""
     return [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+
+
+def refused_file(name: str, failures: dict[int, RayError]) -> UserError | None:
+    """What the operating system refused to a rank, such as a write to a full disk, where that explains the failures."""
+    causes = [error.cause for error in failures.values() if isinstance(error, RayTaskError)]
+    refused = [cause for cause in causes if isinstance(cause, OSError) and cause.filename is not None]
+    is_all = len(causes) == len(failures)  # no rank has died
+    return UserError(f"{name}: {describe_os_error(refused[0])}") if refused and is_all else None
 
 
 def _own_traceback(error: RayError) -> str:

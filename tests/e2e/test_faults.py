@@ -1,7 +1,9 @@
 """What fails while a run is under way ends it with its own report, and the same command resumes."""
 
+import json
 import os
 import re
+import resource
 import shutil
 import signal
 import time
@@ -42,6 +44,26 @@ def test_a_reward_that_raises_may_count_as_nothing(workspace, tmp_path):
     post_train(workspace.arguments("grpo", tmp_path / "run", *overrides))
     (line,) = metrics(tmp_path / "run")
     assert line["reward/errors"] == 32
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_one_sentence_and_the_same_command_resumes(
+    workspace, tmp_path
+):
+    """The limit on the size of files stands for a full disk: it refuses writes at the same places."""
+    run_dir = tmp_path / "run"
+    arguments = workspace.arguments("grpo", run_dir, *SHORT, "training.save_interval=1")
+    post_train([*arguments, "training.train_iters=1"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        outcome = post_train([*arguments, "training.train_iters=2"], status=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert outcome.err == f"error: {run_dir}/checkpoints/actor/iter_0000002.tmp/__0_0.distcp: File too large\n"
+    assert json.loads((run_dir / "report.json").read_text())["outcome"] == "failed"
+    assert {path.name for path in (run_dir / "checkpoints").rglob("iter_*")} == {"iter_0000001", "iter_0000001.json"}
+    assert "resuming after iteration 1 of 2" in post_train([*arguments, "training.train_iters=2"]).out
+    assert [line["iteration"] for line in metrics(run_dir)] == [1, 2]
 
 
 def test_steps_without_a_finite_gradient_are_skipped_and_end_the_run(workspace, tmp_path):

@@ -1,12 +1,16 @@
 """How the failures of ranks become one report; no Ray is started."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from mindllm.workers.ray_ranks import RayRanks
+from mindllm.errors import UserError
+from mindllm.workers.ray_ranks import RayCluster, RayRanks, refused_file
 
 
 @pytest.fixture
@@ -59,3 +63,24 @@ def test_an_exception_is_shown_with_its_own_traceback_before_the_lost_connection
         "actor_rollout rank 1 failed:\nTraceback (most recent call last):\n"
         '  File "worker.py", line 7, in update\nLookupError: the cause'
     )
+
+
+def test_a_file_that_the_system_refused_to_all_ranks_is_one_sentence():
+    refused = OSError(errno.ENOSPC, "No space left on device", "/run/iter_0000002.tmp/__0_0.distcp")
+    failures: dict[int, Any] = {rank: RayTaskError("call", "Traceback ...", refused) for rank in (0, 1)}
+    sentence = "actor: /run/iter_0000002.tmp/__0_0.distcp: No space left on device; free some space and start the same"
+    assert str(refused_file("actor", failures)).startswith(sentence)
+    assert refused_file("actor", {0: failures[0], 1: RayActorError()}) is None
+    assert refused_file("actor", {0: RayTaskError("call", "Traceback ...", ConnectionResetError(104, "reset"))}) is None
+
+
+def test_a_temporary_directory_that_ray_cannot_use_is_named(monkeypatch):
+    def refuse(**_):
+        raise OSError("AF_UNIX path length cannot exceed 107 bytes: /very/long")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setenv("TMPDIR", "/very/long")
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    with pytest.raises(UserError, match="TMPDIR: Ray cannot put its files into /very/long .*107 bytes.*set RAY_TMPDIR"):
+        RayCluster()
