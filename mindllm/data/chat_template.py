@@ -54,6 +54,7 @@ class ChatTemplate:
         read = _fields_read(self._source)
         self._reasoning_field = next((name for name in REASONING_FIELDS if name in read), None)
         self._header = self._find_header()
+        self._short_header = self._find_short_header()
         inner, last = self._written_after("response", _ANSWER, _QUESTION)
         self._ends = AnswerEnds(inner, last, self._end_tokens, spec.eos, self._header or "")
 
@@ -69,7 +70,7 @@ class ChatTemplate:
         """
         text = self._render(messages, tools, add_generation_prompt=False)
         turns = [turn for turn, message in enumerate(messages) if message.role == "assistant"]
-        starts = self._starts_by_header(text, len(turns)) or self._starts_by_prompts(text, messages, turns, tools)
+        starts = self._starts(text, messages, turns, tools)
         stops = [*starts[1:], len(text)]
         marked = []
         for turn, start, stop in zip(turns, starts, stops, strict=True):
@@ -83,14 +84,21 @@ class ChatTemplate:
             marked.append((start, end))
         return Rendered(text, marked)
 
-    def _starts_by_header(self, text: str, num_answers: int) -> list[int] | None:
-        """Where answers begin, when the text has as many headers; None when it has not, as when one is quoted in it."""
-        if self._header is None or text.count(self._header) != num_answers:
-            return None
-        return [found.end() for found in re.finditer(re.escape(self._header), text)]
+    def _starts(self, text: str, messages: list[Message], turns: list[int], tools: Tools) -> list[int]:
+        """Where answers begin, found in the quickest way that is sure."""
+        starts = _places(self._header, text)
+        if len(starts) == len(turns):  # fewer or more, as when a header is quoted
+            return starts
+        try:
+            return self._starts_by_prompts(text, messages, turns, tools)
+        except TemplateRefusal:
+            starts = _places(self._short_header, text)
+            if len(starts) != len(turns):
+                raise
+            return starts
 
     def _starts_by_prompts(self, text: str, messages: list[Message], turns: list[int], tools: Tools) -> list[int]:
-        """The same by rendering the prompt of each answer, which takes much longer."""
+        """Where answers begin, by rendering the prompt of each, which takes much longer."""
         starts = []
         for turn in turns:
             prompt = self.render_prompt(messages[:turn], tools)
@@ -112,8 +120,18 @@ class ChatTemplate:
             return None
         # Where the question itself ends with what asks for an answer ([/INST]), that is the header.
         header = prompt.removeprefix(asked) or prompt.rpartition(_QUESTION.content)[2]
-        places = [found.end() for found in re.finditer(re.escape(header), text)]
-        return header if header and places == start else None
+        return header if header and _places(header, text) == start else None
+
+    def _find_short_header(self) -> str | None:
+        """What stands before every answer where prompts open the reasoning too, which answers may lack or close."""
+        try:
+            openings = [self.render_prompt([_QUESTION]).rpartition(_QUESTION.content)[2]]
+            for turns in ([_QUESTION, _ANSWER], [_QUESTION, _ANSWER, _QUESTION]):
+                text = self._render(turns, (), add_generation_prompt=False)
+                openings.append(text.partition(_QUESTION.content)[2].partition(_ANSWER.content)[0])
+        except TemplateRefusal:
+            return None
+        return os.path.commonprefix(openings).removesuffix("<think>") or None
 
     @cached_property
     def _ends_of_calls(self) -> AnswerEnds:
@@ -193,10 +211,10 @@ class ChatTemplate:
 
     def _check_reasoning(self, answer: str, message: Message) -> None:
         """Refuse a last answer without the reasoning it should have; of earlier ones templates leave it out."""
-        if message.reasoning and not self._settings and message.reasoning.strip() not in answer:
+        reasoning = message.reasoning if message.reasoning is not None else split_reasoning(message.content)[0]
+        if not self._settings and reasoning.strip() not in answer:
             raise TemplateRefusal(
-                "the tokenizer's chat template leaves out the reasoning of the last answer; "
-                "use another --prompt-type, or write it into the answer"
+                "the tokenizer's chat template leaves out the reasoning of the last answer; use another --prompt-type"
             )
 
     def _render(self, messages: list[Message], tools: Tools, add_generation_prompt: bool) -> str:
@@ -235,6 +253,11 @@ class ChatTemplate:
             raise TemplateRefusal(f"the tokenizer's chat template refuses this conversation: {error}") from error
         texts = rendered[0] if isinstance(rendered, tuple) else rendered
         return str(texts[0])
+
+
+def _places(header: str | None, text: str) -> list[int]:
+    """Where a header ends in a text, each time that it stands there."""
+    return [found.end() for found in re.finditer(re.escape(header), text)] if header else []
 
 
 def _call_dict(call: ToolCall, arguments_as_text: bool) -> dict[str, Any]:

@@ -137,9 +137,19 @@ def test_reasoning_that_quotes_the_answer_does_not_hide_where_it_ends(spec: Toke
     )
     text, marked = template(jinja, spec).render_dialogue([TURNS[0], TURNS[1]._replace(reasoning="is it 4?")])
     assert [text[start:end] for start, end in marked] == ["is it 4?<|im_end|>4<|im_end|>"]
-    earlier = jinja.replace("if m.reasoning", "if m.reasoning and not loop.last")
-    with pytest.raises(UserError, match="leaves out the reasoning of the last answer"):
-        template(earlier, spec).render_dialogue([TURNS[0], TURNS[1]._replace(reasoning="is it 4?")])
+
+
+def test_a_chat_template_that_leaves_out_the_reasoning_of_the_last_answer_refuses_it(spec: TokenizerSpec) -> None:
+    field = OPENED + "{% if not loop.last %}{{ m.thinking }}{% endif %}<|im_end|>\n{% endfor %}" + ASKED
+    tags = (
+        OPENED.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}") + "<|im_end|>\n{% endfor %}" + ASKED
+    )
+    for jinja, said in (
+        (field, TURNS[1]._replace(reasoning="is it 4?")),
+        (tags, TURNS[1]._replace(content="<think>is it?</think>4")),
+    ):
+        with pytest.raises(UserError, match="leaves out the reasoning of the last answer; use another --prompt-type"):
+            template(jinja, spec).render_dialogue([TURNS[0], said])
 
 
 def test_a_chat_template_with_a_mistake_in_its_syntax_is_refused_whatever_the_row(spec: TokenizerSpec) -> None:
