@@ -48,6 +48,8 @@ def _run(command: "Command") -> None:
         print("".join(f"{line}\n" for line in config.notices()), end="", file=sys.stderr)
         print(resolved_yaml(config), end="")
         return
+    if not command.check_only:
+        print(f"{config.training.stage}: checking configuration, checkpoints and data", flush=True)
     from mindllm import preflight
 
     if command.check_only:

@@ -16,6 +16,7 @@ from mindllm.checkpoint.streaming import StreamingStrategy, find_os_error
 from mindllm.parallel.optimizer import Trainer
 from mindllm.parallel.schedule import unwrap
 
+# Copied for each use: megatron adds the process group of the moment.
 _SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 
 
@@ -28,7 +29,7 @@ def _model_state(chunks: list[Any]) -> dict[str, Any]:
     return {
         f"model{number}": {
             key: value
-            for key, value in unwrap(chunk).sharded_state_dict(metadata=_SHARDING).items()
+            for key, value in unwrap(chunk).sharded_state_dict(metadata=dict(_SHARDING)).items()
             if not key.endswith("_extra_state")
         }
         for number, chunk in enumerate(chunks)
@@ -65,7 +66,7 @@ def save_training_state(trainer: Trainer, directory: Path) -> None:
         OSError: a file cannot be written, as on a full disk.
     """
     model = _model_state(trainer.chunks)
-    optimizer = trainer.optimizer.sharded_state_dict(_chunks_in_one(model, len(trainer.chunks)), metadata=_SHARDING)
+    optimizer = trainer.optimizer.sharded_state_dict(_chunks_in_one(model, len(trainer.chunks)), metadata=dict(_SHARDING))
     state = {**model, "optimizer": optimizer, "steps_done": trainer.steps_done}
     try:
         dist_checkpointing.save(state, str(directory), StreamingStrategy())
@@ -80,7 +81,7 @@ def load_training_state(trainer: Trainer, directory: Path) -> None:
     """Restore what ``save_training_state`` wrote (collective)."""
     model = _model_state(trainer.chunks)
     optimizer = trainer.optimizer.sharded_state_dict(
-        _chunks_in_one(model, len(trainer.chunks)), is_loading=True, metadata=_SHARDING
+        _chunks_in_one(model, len(trainer.chunks)), is_loading=True, metadata=dict(_SHARDING)
     )
     state = {**model, "optimizer": optimizer, "steps_done": trainer.steps_done}
     read_metadata(directory)

@@ -15,15 +15,16 @@ from mindllm.device.backend import (
     layer_spec,
     limit_threads,
     megatron_kernel_flags,
-    peak_memory_bytes,
     prepare_megatron,
     synchronize,
 )
+from mindllm.device.memory import PeakMemory, total_memory_bytes
 
 prepare_megatron()
 
 __all__ = [
     "DeviceInfo",
+    "PeakMemory",
     "attention_segments",
     "bind_local_device",
     "collective_backend",
@@ -33,6 +34,6 @@ __all__ = [
     "layer_spec",
     "limit_threads",
     "megatron_kernel_flags",
-    "peak_memory_bytes",
     "synchronize",
+    "total_memory_bytes",
 ]

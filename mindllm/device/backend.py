@@ -4,8 +4,6 @@ import functools
 import importlib.util
 import inspect
 import os
-import resource
-import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -95,14 +93,6 @@ def synchronize() -> None:
     """Wait for the device's queued work, so that wall-clock intervals are true."""
     if has_accelerator():
         torch.cuda.synchronize()
-
-
-def peak_memory_bytes() -> int:
-    """Peak device memory of this process in bytes; on CPU its peak resident set."""
-    if has_accelerator():
-        return torch.cuda.max_memory_allocated()
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
 def megatron_kernel_flags() -> dict[str, Any]:

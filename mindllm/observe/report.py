@@ -39,5 +39,7 @@ def render_report(report: Mapping[str, Any], run_dir: object) -> str:
             lines.append(
                 f"  {label}: {values['first']:.4g} -> {values['last']:.4g} (means of {values['over']} iterations)"
             )
+    if "peak_memory_gib" in report:
+        lines.append(f"  peak memory of a rank: {report['peak_memory_gib']:.1f} GiB, in {report['peak_memory_in']}")
     lines.append(f"  run directory: {run_dir}")
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,6 +76,7 @@ class RunLog:
         self._last_iteration: int | None = None
         self._sizes: dict[int, int] = {}
         self._completed = 0
+        self._peak_memory = "", 0.0
         self._closed = False
 
     def truncate_after(self, iteration: int) -> None:
@@ -89,6 +90,7 @@ class RunLog:
         """
         self._completed = iteration
         remove_partial(self.run_dir)
+        self._progress.resume(iteration)
         found = []
         if self._metrics is not None:
             found = self._metrics.truncate_after(iteration)
@@ -102,7 +104,8 @@ class RunLog:
         """Log the metrics of an iteration: called once for each, in rising order.
 
         A value is a number (scalars of torch and numpy too); NaN and infinities are null in ``metrics.jsonl``. What
-        depends on the clock is named ``timing/*``, so that runs can be compared by everything else.
+        depends on clock and machine is named ``timing/*`` and ``memory/*``, so that runs can be compared by everything
+        else.
 
         Raises:
             ValueError: the iteration is not after the last one.
@@ -110,6 +113,7 @@ class RunLog:
         if self._last_iteration is not None and iteration <= self._last_iteration:
             raise ValueError(f"iteration {iteration} logged after iteration {self._last_iteration}")
         self._last_iteration = iteration
+        self.note_memory(metrics)
         if self._metrics is not None:
             written = {SAMPLES_BYTES: self._sizes.pop(iteration)} if iteration in self._sizes else {}
             self._metrics.append({"iteration": iteration, **metrics, **written})
@@ -117,6 +121,20 @@ class RunLog:
         for tracker in self._trackers:
             tracker.log(iteration, scalars)
         self._progress.update(iteration, metrics)
+
+    def phase(self, name: str, total: int | None = None, iteration: int | None = None) -> AbstractContextManager[None]:
+        """Show what is going on inside the block; see ``Progress.phase``."""
+        return self._progress.phase(name, total, iteration)
+
+    def advance(self, done: int) -> None:
+        """Say how far the phase that began last is."""
+        self._progress.advance(done)
+
+    def note_memory(self, metrics: Mapping[str, Any]) -> None:
+        """Remember the largest of ``memory/<what>_peak_gib`` for the report."""
+        for name, value in metrics.items():
+            if name.startswith("memory/") and value > self._peak_memory[1]:
+                self._peak_memory = name.removeprefix("memory/").removesuffix("_peak_gib"), float(value)
 
     def samples(self, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write ``samples/iter_<iteration>.jsonl``, one row per line; the file appears when complete."""
@@ -149,6 +167,8 @@ class RunLog:
         report = build_report(outcome, time.perf_counter() - self._started, records, self._headline)
         if self._metrics is None:  # nothing remembers the iterations of earlier processes but their number
             report["iterations"] = self._last_iteration or self._completed
+        if self._peak_memory[1]:
+            report["peak_memory_in"], report["peak_memory_gib"] = self._peak_memory
         return report
 
     def __enter__(self) -> Self:

@@ -1,5 +1,6 @@
 """Generation over the very model chunks that train: continuous batching in every tensor and pipeline layout."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from mindllm.device import current_device
@@ -62,8 +63,15 @@ class GenerationEngine:
         self.max_sequences, self.max_prefill_tokens = max_sequences, max_prefill_tokens
 
     @torch.no_grad()
-    def generate(self, requests: Sequences, params: SamplingParams) -> tuple[Sequences, GenerationStats]:
+    def generate(
+        self, requests: Sequences, params: SamplingParams, report: Callable[[int], None] | None = None
+    ) -> tuple[Sequences, GenerationStats]:
         """Complete every prompt of ``requests`` (responses empty, ``prompt_index`` and ``sample_index`` set).
+
+        Args:
+            requests: the prompts.
+            params: how tokens are drawn.
+            report: called with the number of finished responses whenever more have finished.
 
         Returns:
             The same sequences in the same order with responses, ``rollout_logprobs`` (full softmax at the temperature)
@@ -73,7 +81,7 @@ class GenerationEngine:
         for chunk in self.chunks:
             chunk.eval()
         try:
-            return _Generation(self, requests, params).run()
+            return _Generation(self, requests, params).run(report or (lambda finished: None))
         finally:
             for chunk, mode in zip(self.chunks, modes, strict=True):
                 chunk.train(mode)
@@ -125,12 +133,17 @@ class _Generation:
         sequence_parallel = engine.config.sequence_parallel
         self.multiple = engine.config.tensor_model_parallel_size if sequence_parallel else 1
 
-    def run(self) -> tuple[Sequences, GenerationStats]:
+    def run(self, report: Callable[[int], None]) -> tuple[Sequences, GenerationStats]:
+        reported = 0
         while self.waiting or self.active:
             while self._should_admit():
                 self._prefill(self._next_group_of_requests())
             if self.active:
                 self._decode()
+            finished = len(self.requests) - len(self.waiting) - self.active
+            if finished > reported:
+                report(finished)
+                reported = finished
         return self._result(), self.stats
 
     def _should_admit(self) -> bool:

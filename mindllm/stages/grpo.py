@@ -6,12 +6,10 @@ from mindllm.data import Prompt, PromptDataset
 from mindllm.data.sequences import Sequences
 from mindllm.stages.policy_update import is_on_policy, policy_steps, update_policy
 from mindllm.stages.reward_model import RewardModelScorer
-from mindllm.stages.rollouts import Rollouts, known_mean, rollout_metrics, token_sums
+from mindllm.stages.rollouts import Rollouts, headline, known_mean, rollout_metrics, token_sums
 from mindllm.stages.session import Session, make_sampler, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.ref import Ref
-
-HEADLINE = {"reward": "critic/score/mean", "eval": "eval/score/mean", "tokens/s": "timing/tokens_per_s"}
 
 
 def run(config: RunConfig) -> None:
@@ -20,7 +18,7 @@ def run(config: RunConfig) -> None:
     prompts = PromptDataset(config.actor.data_path)
     held_out = PromptDataset(training.eval_data_path) if training.eval_data_path else None
     sampler = make_sampler(len(prompts), training)
-    with Session(config, HEADLINE, {"actor": config.actor}, {"sampler": sampler}, prompts, held_out) as session:
+    with Session(config, headline(config), {"actor": config.actor}, {"sampler": sampler}, prompts, held_out) as session:
         if not session.is_complete:
             with Rollouts(config, session.hf_dir("actor")) as rollouts:
                 actor = session.start("actor", session.cluster.start_actor, policy_steps(config, training.train_iters))
@@ -29,9 +27,9 @@ def run(config: RunConfig) -> None:
                     rows = [prompts[index] for index in sampler.next_indices()]
                     metrics = train_iteration(session, rollouts, actor, ref, reward, rows, iteration)
                     if held_out is not None and session.is_due(training.eval_interval, iteration):
-                        with session.timings.measure("eval"):
+                        with session.measure("eval", len(held_out) * training.eval_n_samples_per_prompt):
                             metrics |= rollouts.evaluate(actor, held_out, iteration, reward)
-                    timings = session.timings.take()
+                    timings = session.measurements()
                     metrics["timing/tokens_per_s"] = metrics["rollout/total_tokens"] / timings["timing/iteration"]
                     session.log.log(iteration, {**metrics, **timings})
         session.export()
@@ -47,10 +45,10 @@ def train_iteration(
     iteration: int,
 ) -> dict[str, float]:
     """One iteration: respond, reward, compare within groups, update; returns its metrics."""
-    config, measure = session.config, session.timings.measure
+    config, measure = session.config, session.measure
     temperature = config.actor.temperature
     with measure("iteration"):
-        with measure("generate"):
+        with measure("generate", len(rows) * config.actor.n_samples_per_prompt):
             batch, stats = rollouts.generate(actor, rows, iteration)
         with measure("reward"):
             batch, reward_metrics = rollouts.score(batch, rows)

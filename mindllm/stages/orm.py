@@ -10,7 +10,7 @@ from mindllm.stages.session import Session, make_sampler, mean_metrics
 from mindllm.workers.objectives import PairwiseObjective
 from mindllm.workers.reward import TrainedReward
 
-HEADLINE = {"loss": "reward/loss", "accuracy": "reward/accuracy", "eval": "eval/accuracy"}
+HEADLINE = {"loss": "reward/loss", "accuracy": "reward/accuracy", "eval accuracy": "eval/accuracy"}
 
 
 def run(config: RunConfig) -> None:
@@ -23,16 +23,16 @@ def run(config: RunConfig) -> None:
         if not session.is_complete:
             model = session.start("actor", session.cluster.start_trained_reward, training.train_iters)
             for iteration in session.iterations():
-                with session.timings.measure("iteration"):
+                with session.measure("iteration"):
                     batch = to_sequences(pairs, sampler.next_indices())
-                    with session.timings.measure("update"):
+                    with session.measure("update"):
                         result = model.update(batch, PairwiseObjective(len(batch) // 2))
                     session.record_step("actor", result)
                     metrics = mean_metrics([result], "reward")
                     if held_out is not None and session.is_due(training.eval_interval, iteration):
-                        with session.timings.measure("eval"):
+                        with session.measure("eval"):
                             metrics |= evaluate(model, held_out)
-                timings = session.timings.take()
+                timings = session.measurements()
                 metrics["timing/tokens_per_s"] = int(batch.lengths.sum()) / timings["timing/update"]
                 session.log.log(iteration, {**metrics, **timings})
         session.export()

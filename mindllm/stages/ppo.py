@@ -20,7 +20,7 @@ from mindllm.data import Prompt, PromptDataset
 from mindllm.data.sequences import FinishReason, Sequences
 from mindllm.stages.policy_update import mini_batches, policy_steps, sequences_per_iteration, update_policy
 from mindllm.stages.reward_model import RewardModelScorer
-from mindllm.stages.rollouts import Rollouts, rollout_metrics, token_sums
+from mindllm.stages.rollouts import Rollouts, headline, rollout_metrics, token_sums
 from mindllm.stages.session import Session, make_sampler, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.critic import Critic
@@ -28,8 +28,6 @@ from mindllm.workers.group import concurrently
 from mindllm.workers.objectives import ValueObjective
 from mindllm.workers.ref import Ref
 from mindllm.workers.trained import UpdateResult
-
-HEADLINE = {"reward": "critic/score/mean", "eval": "eval/score/mean", "tokens/s": "timing/tokens_per_s"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def run(config: RunConfig) -> None:
     controller = make_kl_controller(config.algorithm.kl_ctrl)
     trained = {"actor": config.actor, "critic": config.critic}
     stateful = {"sampler": sampler, "kl_controller": controller}
-    with Session(config, HEADLINE, trained, stateful, prompts, held_out) as session:
+    with Session(config, headline(config), trained, stateful, prompts, held_out) as session:
         if not session.is_complete:
             with Rollouts(config, session.hf_dir("actor")) as rollouts:
                 roles = start_roles(session, rollouts)
@@ -59,9 +57,9 @@ def run(config: RunConfig) -> None:
                     rows = [prompts[index] for index in sampler.next_indices()]
                     metrics = train_iteration(session, rollouts, roles, controller, rows, iteration)
                     if held_out is not None and session.is_due(training.eval_interval, iteration):
-                        with session.timings.measure("eval"):
+                        with session.measure("eval", len(held_out) * training.eval_n_samples_per_prompt):
                             metrics |= rollouts.evaluate(roles.actor, held_out, iteration, roles.reward)
-                    timings = session.timings.begins() | session.timings.take()
+                    timings = session.timings.begins() | session.measurements()
                     metrics["timing/tokens_per_s"] = metrics["rollout/total_tokens"] / timings["timing/iteration"]
                     session.log.log(iteration, {**metrics, **timings})
         session.export()
@@ -95,11 +93,11 @@ def train_iteration(
     iteration: int,
 ) -> dict[str, float]:
     """One iteration: respond, reward and evaluate side by side, estimate advantages, update; returns its metrics."""
-    config, measure = session.config, session.timings.measure
+    config, measure = session.config, session.measure
     with measure("iteration"):
         with measure("weight_sync"):
             roles.actor.sync_weights()
-        with measure("generate"):
+        with measure("generate", len(rows) * config.actor.n_samples_per_prompt):
             batch, stats = rollouts.generate(roles.actor, rows, iteration)
         with measure("reward"):
             batch, metrics = rollouts.score(batch, rows)
@@ -123,7 +121,7 @@ def score_states(
     Returns:
         (values [n] of the states after the last tokens, the reward model's metrics).
     """
-    temperature, measure = session.config.actor.temperature, session.timings.measure
+    temperature, measure = session.config.actor.temperature, session.measure
 
     def old_logprobs() -> torch.Tensor:
         with measure("old_logprobs"):
@@ -134,12 +132,16 @@ def score_states(
             return roles.critic.values(batch)
 
     def ref_logprobs() -> torch.Tensor | None:
+        if roles.ref is None:
+            return None
         with measure("ref"):
-            return roles.ref.logprobs(batch, temperature) if roles.ref is not None else None
+            return roles.ref.logprobs(batch, temperature)
 
     def rewards() -> tuple[torch.Tensor, dict[str, float]]:
+        if roles.reward is None:
+            return batch.rewards, {}
         with measure("reward_model"):
-            return roles.reward(batch, rows) if roles.reward is not None else (batch.rewards, {})
+            return roles.reward(batch, rows)
 
     batch.old_logprobs, (batch.values, last_values), batch.ref_logprobs, (batch.rewards, metrics) = concurrently(
         old_logprobs, values, ref_logprobs, rewards
@@ -182,11 +184,11 @@ def update_roles(session: Session, roles: Roles, batch: Sequences, iteration: in
     """Update critic and actor side by side; in the first ``critic_warmup_iters`` iterations the critic alone."""
 
     def critic() -> list[UpdateResult]:
-        with session.timings.measure("update_critic"):
+        with session.measure("update_critic"):
             return update_critic(session, roles.critic, batch, iteration)
 
     def actor() -> list[UpdateResult]:
-        with session.timings.measure("update_actor"):
+        with session.measure("update_actor"):
             return update_policy(session, roles.actor, batch, iteration)
 
     if iteration <= session.config.critic.critic_warmup_iters:

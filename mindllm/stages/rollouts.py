@@ -161,6 +161,16 @@ class Rollouts:
         ]
 
 
+def headline(config: RunConfig) -> dict[str, str]:
+    """Label -> metric of the progress line; a reward is named after how its responses were chosen."""
+    ways = {True: "sampled", False: "greedy"}
+    return {
+        f"{ways[config.actor.do_sample]} reward": "critic/score/mean",
+        f"{ways[config.training.eval_n_samples_per_prompt > 1]} eval reward": "eval/score/mean",
+        "tokens/s": "timing/tokens_per_s",
+    }
+
+
 def make_requests(prompts: list[Prompt], samples: int) -> Sequences:
     """Sequences with empty responses: each prompt ``samples`` times in a row.
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,21 @@ from mindllm.stages.run_directory import DataOrigin, DataSet, Frozen, find_froze
 from mindllm.workers.cluster import Cluster
 from mindllm.workers.ref import Ref
 from mindllm.workers.trained import TrainedModel, UpdateResult
+
+PHASES = {
+    "weight_sync": "copying weights to the generation ranks",
+    "generate": "generating responses",
+    "reward": "rewarding",
+    "reward_model": "scoring with the reward model",
+    "old_logprobs": "computing the actor's log-probs",
+    "ref": "computing the reference's log-probs",
+    "values": "computing the critic's values",
+    "update": "updating",
+    "update_actor": "updating the actor",
+    "update_critic": "updating the critic",
+    "eval": "evaluating",
+}
+"""What the user is shown while the part of an iteration goes on whose time is ``timing/<key>``."""
 
 Model = TypeVar("Model", bound=TrainedModel)
 Launch = Callable[[Path, int, bool], Model]
@@ -66,7 +82,6 @@ class Session:
         self.config, self.training = config, config.training
         self.run_dir = Path(self.training.run_dir)
         self.timings = Timings()
-        self.cluster = Cluster(config)
         origin = DataOrigin(self.run_dir, self.training.allow_changed_data)
         origin.add("data_path", config.actor.data_path, data)
         if held_out is not None:
@@ -89,6 +104,8 @@ class Session:
             config=resolved_sections(config),
             wandb=_wandb_settings(config.training),
         )
+        self.cluster = Cluster(config, self.log.phase, self.log.advance)
+        self._iteration: int | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -149,6 +166,8 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            if kind is None:
+                self.log.note_memory(self._memory())
             self.cluster.__exit__(kind, error, trace)
         finally:
             self.log.close("finished" if kind is None else "failed")
@@ -196,13 +215,35 @@ class Session:
     def iterations(self) -> Iterator[int]:
         """Numbers of the iterations still to do; a checkpoint is saved after each that is due, and after the last."""
         for iteration in range(self.completed + 1, self.training.train_iters + 1):
+            self._iteration = iteration
             yield iteration
+            self._iteration = None
             if self.is_due(self.training.save_interval, iteration):
                 self._save(iteration)
 
     def is_due(self, interval: int | None, iteration: int) -> bool:
         """Whether something done every ``interval`` iterations, and at the end, is due now."""
         return interval is not None and (iteration % interval == 0 or iteration == self.training.train_iters)
+
+    @contextmanager
+    def measure(self, name: str, total: int | None = None) -> Iterator[None]:
+        """Take the time of a part of the iteration as ``timing/<name>``, and show it if it is one of ``PHASES``.
+
+        ``total``: how many of what it counts; see ``RunLog.phase``.
+        """
+        with self.timings.measure(name):
+            if name not in PHASES or (name == "weight_sync" and not self.config.generates_apart):
+                yield
+                return
+            with self.log.phase(PHASES[name], total, self._iteration):
+                yield
+
+    def measurements(self) -> dict[str, float]:
+        """``timing/*`` of the iteration, and ``memory/*_peak_gib`` of all calls of ranks since this was last asked."""
+        return self.timings.take() | self._memory()
+
+    def _memory(self) -> dict[str, float]:
+        return {f"memory/{name}_peak_gib": size / 2**30 for name, size in self.cluster.take_peaks().items()}
 
     def record_step(self, role: str, result: UpdateResult) -> None:
         """Keep count of a role's skipped optimizer steps.
@@ -223,7 +264,9 @@ class Session:
         state["skipped_in_a_row"] = dict(self._skipped_in_a_row)
         state["stage"] = self.training.stage
         state["frozen"] = {role: found.as_state() for role, found in self._frozen.items()}
-        self._state.save(iteration, state, {role: partial(self._write_role, role, iteration) for role in self._models})
+        writers = {role: partial(self._write_role, role, iteration) for role in self._models}
+        with self.log.phase("saving a checkpoint", iteration=iteration):
+            self._state.save(iteration, state, writers)
 
     def _write_role(self, role: str, iteration: int, directory: Path) -> None:
         """Fill a role's directory: training state, and what makes it a checkpoint of its own."""
@@ -258,9 +301,10 @@ class Session:
         if Path(self.training.export_hf).exists():
             print(f"training.export_hf: {self.training.export_hf} is there already, nothing is exported", flush=True)
             return
-        convert_mcore_to_hf(
-            Path(self.config.actor.save), Path(self.training.export_hf), iteration=self.training.train_iters
-        )
+        with self.log.phase(f"exporting to {self.training.export_hf}"):
+            convert_mcore_to_hf(
+                Path(self.config.actor.save), Path(self.training.export_hf), iteration=self.training.train_iters
+            )
 
 
 def make_sampler(size: int, training: TrainingConfig) -> ResumableSampler:

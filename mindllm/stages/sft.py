@@ -10,7 +10,7 @@ from mindllm.stages.session import Session, make_sampler, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.objectives import SftObjective
 
-HEADLINE = {"loss": "sft/loss", "tokens/s": "timing/tokens_per_s"}
+HEADLINE = {"loss": "sft/loss", "eval loss": "eval/loss", "tokens/s": "timing/tokens_per_s"}
 
 
 def run(config: RunConfig) -> None:
@@ -23,16 +23,16 @@ def run(config: RunConfig) -> None:
         if not session.is_complete:
             actor = session.start("actor", session.cluster.start_actor, total_steps=training.train_iters)
             for iteration in session.iterations():
-                with session.timings.measure("iteration"):
+                with session.measure("iteration"):
                     batch = to_sequences(examples, sampler.next_indices())
-                    with session.timings.measure("update"):
+                    with session.measure("update"):
                         result = actor.update(batch, SftObjective(int(batch.loss_mask.sum())))
                     session.record_step("actor", result)
                     metrics = mean_metrics([result], "sft")
                     if held_out is not None and session.is_due(training.eval_interval, iteration):
-                        with session.timings.measure("eval"):
+                        with session.measure("eval"):
                             metrics["eval/loss"] = evaluate(actor, held_out)
-                timings = session.timings.take()
+                timings = session.measurements()
                 metrics["timing/tokens_per_s"] = int(batch.lengths.sum()) / timings["timing/update"]
                 session.log.log(iteration, {**metrics, **timings})
         session.export()

@@ -30,7 +30,7 @@ class ActorRolloutWorker(TrainedWorker):
 
     def generate(self, requests: Sequences, params: SamplingParams) -> tuple[Sequences, GenerationStats] | None:
         """Complete this replica's requests; the answer comes from the rank that speaks for the replica."""
-        result = self.engine.generate(requests, params)
+        result = self.engine.generate(requests, params, self.report)
         return result if coordinates().is_collector else None
 
     def logprobs(self, share: Share, temperature: float) -> Tensor | None:

@@ -1,6 +1,8 @@
 """From a run's configuration to its worker groups."""
 
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,11 +21,25 @@ if TYPE_CHECKING:
     from mindllm.workers.ray_ranks import RayCluster
 
 
+_ROLE_IN_METRICS = {"actor_rollout": "actor", "trained_reward": "reward"}
+
+
 class Cluster:
     """The run's processes; leaving the block ends them."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(
+        self,
+        config: RunConfig,
+        phase: Callable[[str], AbstractContextManager[None]] = nullcontext,
+        watcher: Callable[[int], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            config: of the run.
+            phase: entered, with a description, while ranks start and models load.
+            watcher: told how far a long call of a worker group is.
+        """
+        self.config, self._phase, self._watcher = config, phase, watcher
         self._ranks: dict[str, Ranks] = {}
         self._ray: RayCluster | None = None
         self._scratch = tempfile.TemporaryDirectory(prefix="mindllm-")
@@ -57,8 +73,7 @@ class Cluster:
         """Start a reward model that trains, in the actor's place; see ``TrainedWorker``."""
         config = self.config.actor
         ranks = self._ranks_of("actor_rollout", config, checkpoint)
-        group = WorkerGroup(ranks, "trained_reward", (config, checkpoint, total_steps, resume))
-        return TrainedReward(group, config)
+        return TrainedReward(self._load(ranks, "trained_reward", config, checkpoint, total_steps, resume), config)
 
     def start_ref(self, checkpoint: Path) -> Ref:
         """Start the reference model."""
@@ -71,7 +86,21 @@ class Cluster:
         return Reward(self._group("reward", config, checkpoint), config)
 
     def _group(self, role: str, config: RoleConfig, checkpoint: Path, *arguments: Any) -> WorkerGroup:
-        return WorkerGroup(self._ranks_of(role, config, checkpoint), role, (config, checkpoint, *arguments))
+        return self._load(self._ranks_of(role, config, checkpoint), role, config, checkpoint, *arguments)
+
+    def _load(self, ranks: Ranks, role: str, config: RoleConfig, checkpoint: Path, *arguments: Any) -> WorkerGroup:
+        with self._phase(f"loading {checkpoint} as {role}"):
+            return WorkerGroup(ranks, role, (config, checkpoint, *arguments))
+
+    def take_peaks(self) -> dict[str, int]:
+        """Peak memory in bytes of the largest rank by ``<role>_<method>``, since this was last asked."""
+        peaks: dict[str, int] = {}
+        for ranks in self._ranks.values():
+            for taken in ranks.run("take_peaks", [()] * len(ranks.coordinates)):
+                for (role, method), size in taken.items():
+                    name = f"{_ROLE_IN_METRICS.get(role, role)}_{method}"
+                    peaks[name] = max(size, peaks.get(name, 0))
+        return peaks
 
     def _ranks_of(self, role: str, config: RoleConfig, checkpoint: Path) -> Ranks:
         """The role's processes: those of the role it shares with, or its own; inline there is but one."""
@@ -79,14 +108,16 @@ class Cluster:
         apart = role == "rollout"
         owner = "inline" if inline else role if apart else self.config.resource_pool.owner(role)
         if owner not in self._ranks:
-            self._start_ranks(owner, config, checkpoint)
+            count = 1 if inline else self.config.world_size(owner)
+            with self._phase(f"starting {count} rank{'s' if count > 1 else ''} of {role if inline else owner}"):
+                self._start_ranks(owner, config, checkpoint)
         return self._ranks[owner]
 
     def _start_ranks(self, name: str, config: RoleConfig, checkpoint: Path) -> None:
         training = self.config.training
         layout = role_layout(config, read_checkpoint_info(checkpoint).architecture.num_layers)
         if training.executor == "inline":
-            ranks: Ranks = InlineRanks(layout, Path(self._scratch.name))
+            ranks: Ranks = InlineRanks(layout, Path(self._scratch.name), self._watcher)
         else:
             # Ray costs a second to import and does not exist for an inline run
             from mindllm.workers.ray_ranks import RayCluster, RayRanks
@@ -100,5 +131,6 @@ class Cluster:
                 log_dir=Path(training.run_dir).resolve() / "logs",
                 resource_timeout_s=training.resource_timeout_s,
                 call_timeout_s=training.worker_timeout_s,
+                watcher=self._watcher,
             )
         self._ranks[name] = ranks

@@ -33,9 +33,14 @@ class Ranks(Protocol):
 class InlineRanks:
     """One rank in the driver's own process: for a debugger, quick tests and a single GPU."""
 
-    def __init__(self, layout: Layout, scratch: Path) -> None:
-        """``scratch``: an existing directory for the rendezvous file."""
-        self._rank, self._lock = RankProcess(), threading.Lock()
+    def __init__(self, layout: Layout, scratch: Path, watcher: Callable[[int], None] | None = None) -> None:
+        """
+        Args:
+            layout: of one rank.
+            scratch: an existing directory for the rendezvous file.
+            watcher: told how far a long call is.
+        """
+        self._rank, self._lock = RankProcess(watcher), threading.Lock()
         store = scratch / "rendezvous"
         store.unlink(missing_ok=True)
         self.coordinates = [self._rank.join(layout, 0, 1, f"file://{store}", 0)]

@@ -42,7 +42,12 @@ def batch_limits(config: RoleConfig, data_parallel: int) -> BatchLimits:
 
 
 class ModelWorker:
-    """One rank's shard of a model."""
+    """One rank's shard of a model.
+
+    ``report(done)`` tells whoever watches the rank how far a long call is; the rank's process sets it.
+    """
+
+    report: Callable[[int], None] | None = None
 
     def __init__(self, config: RoleConfig, checkpoint: Path, head: Head) -> None:
         """

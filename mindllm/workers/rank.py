@@ -5,18 +5,29 @@ import os
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from mindllm.device import PeakMemory
+
 from mindllm.models.builder import Layout
+
+_REPORT_INTERVAL_S = 1.0
 
 
 class RankProcess:
     """Hosts role workers by name; both executors drive it, through Ray or by plain calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, watcher: Callable[[int], None] | None = None) -> None:
+        """``watcher(done)`` is told how far a long call is, where it is in the same process."""
         self._roles: dict[str, Any] = {}
+        self._watcher = watcher
+        self.calls = 0
+        self._peaks: dict[tuple[str, str], int] = {}
 
     def describe(self) -> dict[str, Any]:
         """Where this process runs: host address, pid, and a port that was free a moment ago."""
@@ -36,6 +47,13 @@ class RankProcess:
         faulthandler.enable(file=sys.stderr)
         _announce_sigterm()
 
+    def report_under(self, key: str) -> None:
+        """From now on leave how far a call is under ``key`` in Ray's key-value store: ``<number of the call> <done>``.
+
+        A rank that is in a call answers no other, so it cannot be asked.
+        """
+        self._watcher = _StoredReport(key, self)
+
     def join(self, layout: Layout, rank: int, world_size: int, init_method: str, local_rank: int) -> Any:
         """Enter the group and return this rank's coordinates."""
         from mindllm.parallel import groups
@@ -45,11 +63,44 @@ class RankProcess:
 
     def create(self, role: str, arguments: tuple[Any, ...]) -> None:
         """Build the worker of ``role`` in this process."""
-        self._roles[role] = _worker_class(role)(*arguments)
+        with PeakMemory() as memory:
+            self._roles[role] = _worker_class(role)(*arguments)
+        self._roles[role].report = self._watcher
+        self._keep_peak(role, "load", memory)
 
     def call(self, role: str, method: str, arguments: tuple[Any, ...]) -> Any:
         """Run ``method`` of the role's worker; references that ``Ranks.put`` made become their values."""
-        return getattr(self._roles[role], method)(*map(_resolve, arguments))
+        self.calls += 1
+        with PeakMemory() as memory:
+            answer = getattr(self._roles[role], method)(*map(_resolve, arguments))
+        self._keep_peak(role, method, memory)
+        return answer
+
+    def take_peaks(self) -> dict[tuple[str, str], int]:
+        """Peak memory in bytes by (role, method) over the calls since this was last asked; ``load`` is ``create``."""
+        taken, self._peaks = self._peaks, {}
+        return taken
+
+    def _keep_peak(self, role: str, method: str, memory: PeakMemory) -> None:
+        self._peaks[role, method] = max(memory.bytes, self._peaks.get((role, method), 0))
+
+
+class _StoredReport:
+    """Writes how far a call is to Ray's key-value store, at most once a second."""
+
+    def __init__(self, key: str, process: RankProcess) -> None:
+        self._key, self._process = key, process
+        self._written = time.monotonic()
+
+    def __call__(self, done: int) -> None:
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        now = time.monotonic()
+        if now - self._written < _REPORT_INTERVAL_S:
+            return
+        self._written = now
+        with suppress(Exception):  # what is shown is not worth a run
+            _internal_kv_put(self._key, f"{self._process.calls} {done}")
 
 
 def _announce_sigterm() -> None:

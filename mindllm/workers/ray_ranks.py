@@ -5,16 +5,20 @@ import re
 import signal
 import threading
 import time
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mindllm.errors import UserError, WorkerError, describe_os_error
 from mindllm.models.builder import Layout
+from mindllm.parallel.groups import Coordinates
 from mindllm.workers.rank import RankProcess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -22,6 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _CPUS_PER_RANK = 0.01
 # After one rank fails its peers' collectives fail too: wait this long for the failure that explains the others.
 _GRACE_S = 3.0
+_REPORT_INTERVAL_S = 1.0
 _LOG_TAIL_LINES = 20
 _FORWARDED = ("OMP_NUM_THREADS", "MINDLLM_DEVICE", "CUDA_DEVICE_MAX_CONNECTIONS")
 
@@ -90,6 +95,7 @@ class RayRanks:
         log_dir: Path,
         resource_timeout_s: float,
         call_timeout_s: float,
+        watcher: Callable[[int], None] | None = None,
     ) -> None:
         """Place, start and connect the processes.
 
@@ -101,12 +107,15 @@ class RayRanks:
             log_dir: each process writes ``<name>_rank<n>.log`` here.
             resource_timeout_s: longest wait for the placement group.
             call_timeout_s: longest time of one call.
+            watcher: told about once a second how far a long call is, over all replicas.
 
         Raises:
             UserError: the cluster cannot place the group in time.
         """
         self.name, self._timeout_s, self._log_dir = name, call_timeout_s, log_dir
-        self._lock = threading.Lock()
+        self._lock, self._calls = threading.Lock(), 0
+        self._watcher, self._reports = watcher, f"mindllm/{uuid.uuid4().hex}"
+        self.coordinates: list[Coordinates] = []
         resources = {"CPU": _CPUS_PER_RANK, **({"GPU": 1.0} if use_gpus else {})}
         self._group = _place(name, per_node, resources, resource_timeout_s)
         bundles = [index for index, count in enumerate(_bundles(per_node)) for _ in range(count)]
@@ -115,6 +124,7 @@ class RayRanks:
         places = self.run("describe", [()] * len(bundles))
         self._pids = [place["pid"] for place in places]
         self.run("log_to", [(self._log(rank),) for rank in range(len(bundles))])
+        self.run("report_under", [(f"{self._reports}/{rank}",) for rank in range(len(bundles))])
         init_method = f"tcp://{places[0]['host']}:{places[0]['port']}"
         local = _local_ranks([place["host"] for place in places])
         world = len(bundles)
@@ -140,10 +150,16 @@ class RayRanks:
         # All ranks must see the calls of concurrent callers in one order, or their collectives would cross.
         with self._lock:
             calls = [getattr(actor, method).remote(*args) for actor, args in zip(self._actors, arguments, strict=True)]
+            self._calls += method == "call"
+            number = self._calls
         ranks = {call: rank for rank, call in enumerate(calls)}
         pending, failures, deadline = list(calls), {}, time.monotonic() + self._timeout_s
         while pending:
-            done, pending = ray.wait(pending, timeout=max(0.0, deadline - time.monotonic()))
+            left = max(0.0, deadline - time.monotonic())
+            done, pending = ray.wait(pending, timeout=min(left, _REPORT_INTERVAL_S))
+            if not done and left > _REPORT_INTERVAL_S:
+                self._tell_watcher(number)
+                continue
             if not done:
                 break
             try:
@@ -161,6 +177,18 @@ class RayRanks:
                 f"(training.worker_timeout_s)\n{self._tail(ranks[pending[0]])}"
             )
         return ray.get(calls)
+
+    def _tell_watcher(self, number: int) -> None:
+        """Add up what the ranks that answer for their replicas have reported of this call."""
+        if self._watcher is None:
+            return
+        done = 0
+        for rank, place in enumerate(self.coordinates):
+            report = _internal_kv_get(f"{self._reports}/{rank}") if place.is_collector else None
+            if report is not None and int(report.split()[0]) == number:
+                done += int(report.split()[1])
+        if done:
+            self._watcher(done)
 
     def put(self, value: Any) -> Any:
         """A reference into Ray's object store, which ``RankProcess.call`` resolves."""
@@ -199,6 +227,7 @@ class RayRanks:
         for actor in self._actors:
             ray.kill(actor)
         remove_placement_group(self._group)
+        _internal_kv_del(self._reports, del_by_prefix=True)
 
 
 _FAULT_MARKERS = {

@@ -91,7 +91,7 @@ class RolloutWorker(ModelWorker):
 
     def generate(self, requests: Sequences, params: SamplingParams) -> tuple[Sequences, GenerationStats] | None:
         """See ``ActorRolloutWorker.generate``."""
-        result = self.engine.generate(requests, params)
+        result = self.engine.generate(requests, params, self.report)
         return result if coordinates().is_collector else None
 
 

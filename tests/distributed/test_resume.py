@@ -159,7 +159,7 @@ def saved_by_megatron_too_on_rank(model: TinyModel, batch: Sequences, ours: Path
     filesystem_async._results_queue = queue.Queue()  # or megatron starts a process to own one
     weights = model_io._model_state(worker.trainer.chunks)
     optimizer = worker.trainer.optimizer.sharded_state_dict(
-        model_io._chunks_in_one(weights, len(worker.trainer.chunks)), metadata=model_io._SHARDING
+        model_io._chunks_in_one(weights, len(worker.trainer.chunks)), metadata=dict(model_io._SHARDING)
     )
     dist_checkpointing.save({**weights, "optimizer": optimizer}, str(theirs))
     dist.barrier()

@@ -163,7 +163,10 @@ def rollouts_on_rank(model: TinyModel, layout: Layout, slots: int | None, case_n
     outputs = {}
     for name in case_names:
         rows.clear()
+        reported: list[int] = []
+        worker.report = reported.append
         result = worker.generate(mine, CASES[name])
+        assert reported == sorted(set(reported)) and reported[-1:] in ([len(mine)], [])
         assert (result is not None) == place.is_collector
         if result is None:
             continue

@@ -192,9 +192,10 @@ def lines_logged(run_dir: Path) -> int:
 
 
 def metrics(run_dir: Path) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl without what depends on the clock."""
+    """The lines of metrics.jsonl without what depends on the clock and the machine."""
     lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-    return [{name: value for name, value in line.items() if not name.startswith("timing/")} for line in lines]
+    measured = ("timing/", "memory/")
+    return [{name: value for name, value in line.items() if not name.startswith(measured)} for line in lines]
 
 
 def samples(run_dir: Path) -> dict[str, list[dict[str, Any]]]:

@@ -24,7 +24,8 @@ def run(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     evaluation = ["training.eval_interval=2", f"training.eval_data_path={workspace.data}/heldout"]
     more = [f"training.export_hf={root}/hf", "training.trackers=jsonl,tensorboard", "training.save_interval=1"]
     overrides = [*SHORT, *evaluation, *more, "training.keep_last_n=2", "training.sample_dump_interval=4"]
-    post_train(workspace.arguments("grpo", root / "run", *overrides))
+    outcome = post_train(workspace.arguments("grpo", root / "run", *overrides))
+    (root / "printed.txt").write_text(outcome.out)
     return root / "run"
 
 
@@ -36,6 +37,44 @@ def test_metrics_have_the_names_users_know(run):
         for phase in ("generate", "reward", "old_logprobs", "update_actor", "iteration", "tokens_per_s"):
             assert line[f"timing/{phase}"] > 0
     assert all(line["rollout/logprob_deviation_max"] <= 1e-5 for line in lines)
+
+
+def test_a_log_says_once_what_is_being_done_from_the_start_to_the_end(run):
+    lines = (run.parent / "printed.txt").read_text().splitlines()
+    began = [line for line in lines if "  " not in line and not line.startswith("finished")]
+    assert began[0] == "ray_grpo: checking configuration, checkpoints and data"
+    assert began[1] == "starting 1 rank of actor_rollout"
+    assert began[2].startswith("loading ") and began[2].endswith(" as actor_rollout")
+    assert began[3:] == [
+        "iteration 1/6: generating responses: 0 of 32",
+        "iteration 1/6: rewarding",
+        "iteration 1/6: computing the actor's log-probs",
+        "iteration 1/6: updating the actor",
+        "iteration 1/6: saving a checkpoint",
+        "iteration 2/6: evaluating: 0 of 10",
+        f"exporting to {run.parent}/hf",
+    ]
+
+
+def test_the_progress_line_and_the_report_name_sampled_and_greedy_rewards(run):
+    line = next(line for line in (run.parent / "printed.txt").read_text().splitlines() if "iteration 6/6  " in line)
+    assert "sampled reward " in line and "greedy eval reward " in line
+    report = json.loads((run / "report.json").read_text())
+    assert report["sampled reward"]["metric"] == "critic/score/mean"
+    assert report["greedy eval reward"]["metric"] == "eval/score/mean"
+
+
+def test_memory_is_measured_for_every_kind_of_call_and_reported(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    calls = ("generate", "logprobs", "update")
+    assert all(0.1 < line[f"memory/actor_{call}_peak_gib"] < 64 for line in lines for call in calls)
+    # A model is loaded before the first iteration; what an iteration saves is measured after its metrics are written.
+    assert [line["iteration"] for line in lines if "memory/actor_load_peak_gib" in line] == [1]
+    assert [line["iteration"] for line in lines if "memory/actor_save_peak_gib" in line] == [2, 3, 4, 5, 6]
+    report = json.loads((run / "report.json").read_text())
+    assert report["peak_memory_gib"] >= max(line["memory/actor_update_peak_gib"] for line in lines)
+    printed = (run.parent / "printed.txt").read_text()
+    assert f"peak memory of a rank: {report['peak_memory_gib']:.1f} GiB, in {report['peak_memory_in']}" in printed
 
 
 def test_held_out_prompts_are_evaluated_every_eval_interval(run):

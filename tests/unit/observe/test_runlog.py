@@ -321,6 +321,87 @@ def test_the_pace_does_not_count_what_went_before_the_first_iteration(monkeypatc
     assert "1.75 s/iteration  eta 0:00:14" in second  # 3.5 s in two
 
 
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
+
+
+def test_a_log_names_each_phase_once(clock):
+    stream = io.StringIO()
+    progress = Progress(3, {}, 1, stream)
+    with progress.phase("loading"):
+        pass
+    for iteration in (1, 2, 3):
+        with progress.phase("generating", 8, iteration):
+            clock.now += 5
+            progress.advance(4)
+        with progress.phase("updating", iteration=iteration):
+            clock.now += 5
+    assert stream.getvalue().splitlines() == [
+        "loading",
+        "iteration 1/3: generating: 0 of 8",
+        "iteration 1/3: updating",
+    ]
+
+
+def test_a_log_names_a_slow_phase_every_time_and_says_once_a_minute_how_far_it_is(clock):
+    stream = io.StringIO()
+    progress = Progress(2, {}, 1, stream)
+    for iteration in (1, 2):
+        with progress.phase("generating", 8, iteration):
+            for done in (1, 2, 3, 4):
+                clock.now += 40
+                progress.advance(done)
+    assert stream.getvalue().splitlines() == [
+        *("iteration 1/2: generating: 0 of 8", "generating: 2 of 8", "generating: 4 of 8"),
+        *("iteration 2/2: generating: 0 of 8", "generating: 2 of 8", "generating: 4 of 8"),
+    ]
+
+
+def test_what_counts_nothing_is_not_advanced():
+    stream = io.StringIO()
+    progress = Progress(1, {}, 1, stream)
+    progress.advance(1)
+    with progress.phase("updating"):
+        progress.advance(1)
+    assert stream.getvalue().splitlines() == ["updating"]
+
+
+def test_a_phase_that_fails_is_over():
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    progress = Progress(1, {"reward": "r"}, 1, stream)
+    with pytest.raises(RuntimeError), progress.phase("updating"):
+        raise RuntimeError
+    progress.update(1, {"r": 0.5})
+    progress.close()
+    assert "[updating]" not in stream.getvalue().splitlines()[-1]
+
+
+def test_a_terminal_shows_phases_in_place_beside_the_bar():
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    progress = Progress(9, {"reward": "r"}, 1, stream)
+    progress.resume(2)
+    with progress.phase("generating", 8, 3):
+        progress.advance(3)
+        progress.close()
+    assert "2/9" in stream.getvalue()
+    assert "[generating: 3 of 8]" in stream.getvalue()
+
+
 def test_a_terminal_gets_a_live_bar():
     stream = io.StringIO()
     stream.isatty = lambda: True
@@ -358,6 +439,15 @@ def test_iterations_are_counted_without_a_metrics_file_too(tmp_path, capsys):
         log.log(2, {})
         log.log(3, {})
     assert "finished: 3 iterations in all" in capsys.readouterr().out
+
+
+def test_the_report_names_the_largest_peak_of_memory_even_after_the_last_iteration(tmp_path, capsys):
+    with RunLog(tmp_path, ["jsonl"], 2) as log:
+        log.log(1, {"memory/actor_update_peak_gib": 2.5, "memory/actor_save_peak_gib": 1.0})
+        log.note_memory({"memory/actor_save_peak_gib": 3.25})
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["peak_memory_gib"], report["peak_memory_in"]) == (3.25, "actor_save")
+    assert "peak memory of a rank: 3.2 GiB, in actor_save" in capsys.readouterr().out
 
 
 def test_an_exception_is_reported_as_a_failed_run(tmp_path):
