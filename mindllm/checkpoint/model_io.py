@@ -66,7 +66,9 @@ def save_training_state(trainer: Trainer, directory: Path) -> None:
         OSError: a file cannot be written, as on a full disk.
     """
     model = _model_state(trainer.chunks)
-    optimizer = trainer.optimizer.sharded_state_dict(_chunks_in_one(model, len(trainer.chunks)), metadata=dict(_SHARDING))
+    optimizer = trainer.optimizer.sharded_state_dict(
+        _chunks_in_one(model, len(trainer.chunks)), metadata=dict(_SHARDING)
+    )
     state = {**model, "optimizer": optimizer, "steps_done": trainer.steps_done}
     try:
         dist_checkpointing.save(state, str(directory), StreamingStrategy())

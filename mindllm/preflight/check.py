@@ -16,10 +16,10 @@ from mindllm.preflight.machine import (
     check_completed,
     check_executor,
     check_export,
-    check_memory,
     check_trackers,
     check_writable,
 )
+from mindllm.preflight.memory import check_memory
 
 
 def check(config: RunConfig) -> list[str]:
@@ -62,7 +62,7 @@ def check(config: RunConfig) -> list[str]:
         passed += check_prompts(config, info)
     check_trackers(training.trackers)
     check_executor(config)
-    check_memory(config, info)
+    passed += check_memory(config, infos)
     check_writable(Path(training.run_dir), "training.run_dir")
     for role, settings in config.roles().items():
         if isinstance(settings, TrainedRoleConfig):

@@ -1,19 +1,12 @@
 """The machine and the file system against the run."""
 
 import importlib.util
-import os
 import tempfile
 from pathlib import Path
 
-from mindllm.device import has_accelerator
-
-from mindllm.checkpoint import CheckpointInfo
 from mindllm.checkpoint.run_state import complete_iterations
 from mindllm.config import RunConfig
 from mindllm.errors import UserError
-
-# Weights, fp32 gradient, fp32 master weights and two Adam moments.
-_BYTES_PER_PARAMETER = {"fp32": 4 + 4 + 8, "bf16": 2 + 4 + 4 + 8}
 
 
 def check_executor(config: RunConfig) -> None:
@@ -22,28 +15,6 @@ def check_executor(config: RunConfig) -> None:
     if config.training.executor == "inline" and world != 1:
         raise UserError(
             f"training.executor: 'inline' runs one process, but resource_pool.actor_rollout asks for {world}; use 'ray'"
-        )
-
-
-def check_memory(config: RunConfig, info: CheckpointInfo) -> None:
-    """The actor's weights and optimizer fit the host where the ranks run on it. Raises UserError.
-
-    Only for CPU ranks started here; a cluster's nodes are not seen from the driver.
-    """
-    if has_accelerator() or os.environ.get("RAY_ADDRESS"):
-        return
-    arch = info.architecture
-    attention = arch.hidden_size * arch.head_dim * 2 * (arch.num_attention_heads + arch.num_query_groups)
-    feed_forward = 3 * arch.hidden_size * arch.ffn_hidden_size
-    embeddings = arch.vocab_size * arch.hidden_size * (1 if arch.tie_embeddings else 2)
-    parameters = arch.num_layers * (attention + feed_forward) + embeddings
-    replicas = config.data_parallel_size()
-    needed = parameters * _BYTES_PER_PARAMETER["bf16" if config.actor.bf16 else "fp32"] * replicas
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > available:
-        raise UserError(
-            f"actor.load: {replicas} replica(s) of {parameters / 1e9:.1f} billion parameters need "
-            f"{needed / 2**30:.0f} GiB for weights and optimizer, this machine has {available / 2**30:.0f} GiB"
         )
 
 

@@ -1,59 +1,18 @@
 """The machine and the file system against the run."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 
-from mindllm.checkpoint import CheckpointInfo
 from mindllm.config import build_config
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture
-from mindllm.preflight import machine
-from mindllm.preflight.machine import check_completed, check_export, check_memory, check_trackers, check_writable
-
-
-def info(**changes: object) -> CheckpointInfo:
-    fields = {
-        "family": "llama",
-        "num_layers": 2,
-        "hidden_size": 64,
-        "ffn_hidden_size": 176,
-        "num_attention_heads": 4,
-        "num_query_groups": 2,
-        "head_dim": 16,
-        "vocab_size": 20,
-        "max_position_embeddings": 32,
-        "norm_epsilon": 1e-6,
-        "rotary_base": 1e4,
-        "rope_scaling": None,
-        "qkv_bias": False,
-        "qk_layernorm": False,
-        "tie_embeddings": False,
-        "dtype": "float32",
-    }
-    names = {field.name for field in dataclasses.fields(Architecture)}
-    arch = Architecture(**{name: value for name, value in {**fields, **changes}.items() if name in names})
-    return CheckpointInfo(arch, arch.vocab_size, arch.vocab_size, "float32", Path("hf"), "lm")
+from mindllm.preflight.machine import check_completed, check_export, check_trackers, check_writable
 
 
 def sft(processes: int = 1):
     training = {"stage": "sft", "train_iters": 2, "global_batch_size": 8, "seq_length": 16}
     training |= {"load": "ckpt", "data_path": "data", "lr": 1e-3}
     return build_config({"training": training, "resource_pool": {"actor_rollout": processes}})
-
-
-def test_a_model_that_fits_passes_and_one_that_does_not_is_refused_with_both_figures(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(machine, "has_accelerator", lambda: False)
-    check_memory(sft(), info())
-    with pytest.raises(UserError, match=r"actor.load: 1 replica.* \d+ GiB for weights and optimizer.*has \d+ GiB"):
-        check_memory(sft(), info(num_layers=2000, hidden_size=16384, ffn_hidden_size=65536))
-
-
-def test_memory_of_other_machines_is_not_judged_from_here(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")
-    check_memory(sft(), info(num_layers=2000, hidden_size=16384, ffn_hidden_size=65536))
 
 
 def test_a_directory_that_can_be_made_passes_and_a_file_on_the_way_is_named(tmp_path):
