@@ -9,6 +9,7 @@ from mindllm.models.families.architecture import (
     unsupported_for_training,
 )
 from mindllm.models.families.base import Family, fp8_block
+from mindllm.models.families.fields import dtype_name
 from mindllm.models.families.registry import family_of, load_architecture, read_config
 from mindllm.models.families.weights import EMBEDDING_KEY, OUTPUT_KEY, Weight
 
@@ -22,6 +23,7 @@ __all__ = [
     "MixtureOfExperts",
     "Weight",
     "YarnRopeScaling",
+    "dtype_name",
     "family_of",
     "fp8_block",
     "load_architecture",

@@ -1,7 +1,7 @@
 """Baichuan 2: Llama's form with a fused query-key-value tensor and an output layer with rows of length one.
 
-7B rotates queries and keys; 13B, which states ``model_max_length``, uses ALiBi. transformers has no class for it, so
-nothing here is run from the model's own code (``auto_map``).
+7B rotates queries and keys; 13B, which states ``model_max_length`` and no ``max_position_embeddings``, uses ALiBi.
+transformers has no class for it, so nothing here is run from the model's own code (``auto_map``).
 """
 
 import dataclasses
@@ -37,7 +37,8 @@ BAICHUAN = Family(
         "tie_word_embeddings": False,
     },
     fixed={"hidden_act": "silu"},
-    irrelevant=frozenset({"auto_map", "gradient_checkpointing", "z_loss_weight"}),
+    irrelevant=frozenset({"auto_map", "z_loss_weight"}),
+    released_vocab_size=125696,
     required={"z_loss_weight": "only Baichuan 2 states it; Baichuan 1, whose head is another, is not supported"},
     rope_types=("default",),
     alibi_length="model_max_length",

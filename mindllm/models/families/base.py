@@ -1,6 +1,6 @@
 """What a model family is: which config fields it reads, and how its tensors are named on both sides."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -8,6 +8,7 @@ from mindllm.errors import UserError, did_you_mean
 from mindllm.models.families.architecture import Architecture
 from mindllm.models.families.experts import LATENT_FIELDS, MoeFields, parse_latent_attention
 from mindllm.models.families.fields import boolean, dtype_name, positive_float, positive_int
+from mindllm.models.families.known_fields import INERT, REFUSED, is_bookkeeping
 from mindllm.models.families.rope import ROPE_FIELDS, parse_rope
 from mindllm.models.families.weights import Rule, Weight, expand
 
@@ -15,30 +16,13 @@ _REQUIRED_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden
 _HONOURED = ROPE_FIELDS | {
     *_REQUIRED_SIZES,
     *("architectures", "dtype", "head_dim", "initializer_range", "max_position_embeddings", "model_type"),
-    *("id2label", "num_key_value_heads", "num_labels", "rms_norm_eps", "tie_word_embeddings", "torch_dtype"),
+    *("id2label", "num_key_value_heads", "num_labels", "quantization_config", "rms_norm_eps", "tie_word_embeddings"),
+    "torch_dtype",
 }
 _WINDOW_FIELDS = {
     "none": frozenset[str](),
     "optional": frozenset({"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}),
     "always": frozenset({"sliding_window"}),
-}
-
-# Fields that say nothing about the weights or the forward pass of a decoder: special tokens and generation
-# (generation_config.json and the tokenizer have them), task heads, bookkeeping.
-_IRRELEVANT = frozenset(
-    "_attn_implementation _attn_implementation_autoset _commit_hash _model_name_or_path _name_or_path "
-    "add_cross_attention bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward "
-    "cross_attention_hidden_size cls_token_id mask_token_id unk_token_id "
-    "decoder_start_token_id diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size eos_token_id "
-    "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id is_decoder "
-    "is_encoder_decoder label2id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams "
-    "num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix problem_type "
-    "pruned_heads remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id "
-    "suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p "
-    "torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache".split()
-)
-_REFUSED = {
-    "auto_map": "code shipped with a model is never run; remove the field if the weights are a plain model's",
 }
 
 
@@ -52,7 +36,7 @@ class Family:
     Mistral. ``rope_types`` are the scalings of the rotary embedding that the family's own code has. In models with
     ``alibi_length`` instead of ``max_position_embeddings`` positions are ALiBi's. ``later_layers`` is the field that
     counts layers beyond the last, which predict further tokens and are left out. Fields of ``required`` must be stated,
-    for the reason given.
+    for the reason given, unless ``vocab_size`` is the ``released_vocab_size``.
     """
 
     name: str
@@ -72,6 +56,7 @@ class Family:
     latent_attention: bool = False
     later_layers: str | None = None
     required: Mapping[str, str] = field(default_factory=dict)
+    released_vocab_size: int | None = None
 
     @property
     def scoring_class(self) -> str:
@@ -86,12 +71,16 @@ class Family:
         """Yield every weight of a model of this family with its names and shapes on both sides."""
         return expand(self.rules, architecture)
 
-    def parse(self, config: Mapping[str, Any], source: str = "config.json") -> Architecture:
-        """Return the architecture that ``config`` (a parsed ``config.json``) describes.
+    def parse(
+        self, config: Mapping[str, Any], source: str = "config.json", ignored: Collection[str] = ()
+    ) -> Architecture:
+        """Return the architecture that ``config`` (a parsed ``config.json``) describes without its fields ``ignored``.
 
         Raises UserError, naming ``source`` and the field, when a field is missing, malformed, or asks for something
-        that the model here would not do.
+        that the model here would not do; also for an ignored one that the family reads or that is not there.
         """
+        self._check_ignored(config, source, ignored)
+        config = {key: value for key, value in config.items() if key not in ignored}
         self._check_fields(config, source)
         values = {**self.defaults, **{key: value for key, value in config.items() if value is not None}}
         scalar_head = self._has_scalar_head(config, source)
@@ -102,7 +91,7 @@ class Family:
             values |= {"head_dim": mla.nope_dim + mla.rope_dim, "num_key_value_heads": sizes["num_attention_heads"]}
         head_dim, groups = _head_sizes(values, source)
         rope = parse_rope(config, self.defaults["rope_theta"], source, self.rope_types, self.partial_rotary)
-        alibi = self.alibi_length is not None and self.alibi_length in config
+        alibi = self.alibi_length in config and config.get("max_position_embeddings") is None
         length = "max_position_embeddings" if self.alibi_length is None or not alibi else self.alibi_length
         return Architecture(
             family=self.name,
@@ -156,28 +145,52 @@ class Family:
             raise UserError(f"{source}: {self.scoring_class} has {num_labels} labels; a reward model has num_labels 1")
         return True
 
+    def _own_fields(self) -> set[str]:
+        """Return the fields that decide what a model of this family is."""
+        own = _HONOURED | self.fixed.keys() | _WINDOW_FIELDS[self.sliding_window]
+        own |= self.moe.names() if self.moe is not None else set()
+        own |= LATENT_FIELDS if self.latent_attention else set()
+        return own | {name for name in (self.alibi_length, self.later_layers) if name is not None}
+
+    def _check_ignored(self, config: Mapping[str, Any], source: str, ignored: Collection[str]) -> None:
+        """Refuse to ignore what the family reads, and what is not there."""
+        for key in ignored:
+            if key not in config:
+                raise UserError(f"{source} has no field {key} to ignore{did_you_mean(key, config)}")
+            if key in self._own_fields():
+                raise UserError(f"{source}: {key} cannot be ignored, it decides what a model of '{self.name}' computes")
+
     def _check_fields(self, config: Mapping[str, Any], source: str) -> None:
-        """Refuse every field that is neither honoured nor irrelevant, and wrong values of fixed ones."""
-        known = _HONOURED | _IRRELEVANT | self.irrelevant | self.fixed.keys() | _WINDOW_FIELDS[self.sliding_window]
-        known |= self.moe.names() if self.moe is not None else set()
-        known |= LATENT_FIELDS if self.latent_attention else set()
-        if fp8_block(config, source) is not None:
-            known |= {"quantization_config"}
-        known |= {self.alibi_length} if self.alibi_length is not None else set()
+        """Refuse every field that is neither honoured nor known to change nothing, and wrong values of fixed ones."""
+        own = self._own_fields() | self.irrelevant
+        fp8_block(config, source)  # refuses other quantisations
         for key, value in config.items():
-            if value is None or key in known:
-                continue
-            if key in _REFUSED:
-                raise UserError(f"{source}: {key}: {_REFUSED[key]}")
-            hint = did_you_mean(key, known)
-            raise UserError(f"{source}: field {key} = {value!r} is not known for family '{self.name}'{hint}")
+            if value is not None and key not in own and not is_bookkeeping(key):
+                self._check_foreign(key, value, own, source)
         for key, allowed in self.fixed.items():
             value = self.defaults.get(key) if config.get(key) is None else config[key]
             if value is not None and value != allowed:
                 raise UserError(f"{source}: {key} is {value!r}; family '{self.name}' supports {allowed!r} only")
         for key, reason in self.required.items():
-            if key not in config:
+            if key not in config and config.get("vocab_size") != self.released_vocab_size:
                 raise UserError(f"{source}: field {key} is missing; {reason}")
+
+    def _check_foreign(self, key: str, value: Any, own: Collection[str], source: str) -> None:
+        """Refuse a field that the family does not read, unless its value asks for nothing that it would not do."""
+        remedy = f"if it changes nothing in this model, add --ignore-config-field {key}"
+        if key in REFUSED:
+            raise UserError(f"{source}: {key}: {REFUSED[key].format(family=self.name)}; {remedy}")
+        inert = INERT.get(key, ())
+        if key == "layer_types" and isinstance(value, list):
+            inert = (["full_attention"] * len(value),)
+        if any(value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in inert):
+            return
+        if inert:
+            allowed_values = " or ".join(repr(allowed) for allowed in inert)
+            reason = f"{key} is {value!r}; family '{self.name}' supports {allowed_values} only"
+        else:
+            reason = f"field {key} = {value!r} is not known for family '{self.name}'{did_you_mean(key, own)}"
+        raise UserError(f"{source}: {reason}; {remedy}")
 
 
 def fp8_block(config: Mapping[str, Any], source: str = "config.json") -> tuple[int, int] | None:

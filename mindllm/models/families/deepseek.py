@@ -109,12 +109,12 @@ DEEPSEEK_V2 = Family(
         "mlp_bias": False,
         "moe_layer_freq": 1,
         "norm_topk_prob": False,
+        "rope_interleave": True,
         "scoring_func": "softmax",
     },
     irrelevant=frozenset(
         {
-            *("auto_map", "aux_loss_alpha", "ep_size", "head_dim", "output_router_logits", "pretraining_tp"),
-            *("qk_head_dim", "router_aux_loss_coef", "seq_aux", "topk_method"),
+            *("auto_map", "aux_loss_alpha", "ep_size", "head_dim", "qk_head_dim", "seq_aux", "topk_method"),
         }
     ),
     rope_types=("default", "yarn"),
@@ -144,7 +144,6 @@ DEEPSEEK_V3 = dataclasses.replace(
     },
     fixed={
         **{key: value for key, value in DEEPSEEK_V2.fixed.items() if key != "norm_topk_prob"},
-        "rope_interleave": True,
         "scoring_func": "sigmoid",
         "topk_method": "noaux_tc",
     },

@@ -40,6 +40,6 @@ INTERNLM2 = Family(
         "tie_word_embeddings": False,
     },
     fixed={"bias": False, "hidden_act": "silu"},
-    irrelevant=frozenset({"attn_implementation", "auto_map", "pretraining_tp"}),
+    irrelevant=frozenset({"auto_map"}),
     rope_types=("default", "dynamic"),
 )

@@ -15,5 +15,4 @@ LLAMA = Family(
         "tie_word_embeddings": False,
     },
     fixed={"attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu", "mlp_bias": False},
-    irrelevant=frozenset({"pretraining_tp"}),  # splits matrix products, not their result
 )

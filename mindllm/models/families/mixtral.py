@@ -34,7 +34,6 @@ MIXTRAL = Family(
         "tie_word_embeddings": False,
     },
     fixed={"attention_dropout": 0.0, "hidden_act": "silu", "router_jitter_noise": 0.0},
-    irrelevant=frozenset({"output_router_logits", "router_aux_loss_coef"}),
     sliding_window="always",
     moe=MoeFields(num_experts=("num_local_experts",), ffn="intermediate_size"),
 )

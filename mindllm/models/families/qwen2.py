@@ -18,6 +18,7 @@ QWEN2 = Family(
         "use_sliding_window": False,
     },
     fixed={"attention_dropout": 0.0, "hidden_act": "silu"},
+    irrelevant=frozenset({"attention_bias", "qkv_bias"}),  # stated by some tools; the biases are there in any case
     qkv_bias=True,
     sliding_window="optional",
 )

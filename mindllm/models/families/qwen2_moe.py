@@ -31,7 +31,7 @@ QWEN2_MOE = Family(
         "use_sliding_window": False,
     },
     fixed={"attention_dropout": 0.0, "hidden_act": "silu", "qkv_bias": True},
-    irrelevant=frozenset({"output_router_logits", "router_aux_loss_coef"}),
+    irrelevant=frozenset({"attention_bias"}),  # stated by some tools; the biases are there in any case
     qkv_bias=True,
     sliding_window="optional",
     moe=MoeFields(

@@ -18,7 +18,13 @@ QWEN3 = Family(
         "tie_word_embeddings": False,
         "use_sliding_window": False,
     },
-    fixed={"attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu"},
+    fixed={
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "qk_layernorm": True,
+        "use_qk_norm": True,
+    },
     qk_layernorm=True,
     sliding_window="optional",
 )

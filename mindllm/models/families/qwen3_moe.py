@@ -23,8 +23,13 @@ QWEN3_MOE = Family(
         "tie_word_embeddings": False,
         "use_sliding_window": False,
     },
-    fixed={"attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu"},
-    irrelevant=frozenset({"output_router_logits", "router_aux_loss_coef"}),
+    fixed={
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "qk_layernorm": True,
+        "use_qk_norm": True,
+    },
     qk_layernorm=True,
     sliding_window="optional",
     moe=MoeFields(

@@ -1,6 +1,7 @@
 """Finding the family of a model by name or by its ``config.json``."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     """Return the parsed ``config.json`` of a model directory. Raises UserError when there is none or it is broken."""
     path = Path(directory) / "config.json"
     if not path.is_file():
+        if (path.parent / "adapter_config.json").is_file():
+            raise UserError(f"{directory} is an adapter; load the model that it was trained for, and add --lora-load")
         reason = "has no config.json" if path.parent.is_dir() else "is not a directory"
         raise UserError(f"{directory} {reason}; a Hugging Face model directory is needed")
     try:
@@ -60,8 +63,10 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     return config
 
 
-def load_architecture(directory: str | Path) -> Architecture:
+def load_architecture(directory: str | Path, ignored_fields: Collection[str] = ()) -> Architecture:
     """Return the architecture of the Hugging Face model in ``directory``, read from its ``config.json``.
+
+    ``ignored_fields`` are fields that no family knows and that are read as if they were not there.
 
     Raises UserError, naming the file and the field, when the model is not one that this package can represent.
     """
@@ -71,4 +76,4 @@ def load_architecture(directory: str | Path) -> Architecture:
         family = family_of(config["model_type"])
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-    return family.parse(config, source)
+    return family.parse(config, source, ignored_fields)

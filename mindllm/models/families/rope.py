@@ -69,6 +69,8 @@ def _parse_scaling(
 ) -> Llama3RopeScaling | YarnRopeScaling | None:
     """Return the scaling described by ``fields``, or None for plain rotary embeddings."""
     kind = fields.get("rope_type", fields.get("type", "default"))
+    if kind == "linear" and fields.get("factor") == 1:
+        return None  # positions divided by one
     if kind not in types:
         allowed = " and ".join(repr(each) for each in types)
         raise UserError(f"{source}: {name}.rope_type is {kind!r}; supported are {allowed}")

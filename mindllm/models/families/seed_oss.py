@@ -19,6 +19,6 @@ SEED_OSS = Family(
     },
     fixed={"attention_bias": True, "attention_out_bias": False, "hidden_act": "silu", "mlp_bias": False},
     # Dropout of the original training; fine-tuning here is without.
-    irrelevant=frozenset({"attention_dropout", "pretraining_tp", "residual_dropout"}),
+    irrelevant=frozenset({"attention_dropout", "residual_dropout"}),
     qkv_bias=True,
 )

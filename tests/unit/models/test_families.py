@@ -38,6 +38,127 @@ def parse(model_type: str = "llama", **changes: Any) -> Any:
     return family_of(model_type).parse(config(model_type, **changes))
 
 
+# Fields beside those of the family in configs that are published under these names.
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Qwen2.5-7B": ("qwen2", {"use_mrope": False, "use_sliding_window": False, "sliding_window": 131072}),
+    "DeepSeek-R1-Distill-Qwen-7B": ("qwen2", {"use_mrope": False, "max_window_layers": 28, "use_cache": True}),
+    "Qwen2.5 saved by transformers": ("qwen2", {"layer_types": ["full_attention"] * 3, "attention_bias": True}),
+    "SmolLM2-135M": (
+        "llama",
+        {
+            "is_llama_config": True,
+            "rope_interleaved": False,
+            "transformers.js_config": {"dtype": "q4", "kv_cache_dtype": {"q4f16": "float16"}},
+            "pretraining_tp": 1,
+        },
+    ),
+    "Llama fine-tuned by LLaVA's and Vicuna's tools": (
+        "llama",
+        {
+            "model_max_length": 2048,
+            "max_sequence_length": 2048,
+            "tokenizer_model_max_length": 2048,
+            "pad_token": "<pad>",
+        },
+    ),
+    "Llama fine-tuned by Unsloth": ("llama", {"unsloth_fixed": True, "unsloth_version": "2024.9"}),
+    "Llama with notes of transformers": (
+        "llama",
+        {"_flash_attn_2_enabled": True, "_attn_implementation_autoset": True, "neftune_noise_alpha": 5},
+    ),
+    "Llama with features that are off": (
+        "llama",
+        {
+            "layer_types": ["full_attention"] * 3,
+            "logit_scale": 1.0,
+            "rope_scaling": {"type": "linear", "factor": 1.0},
+            "num_nextn_predict_layers": 0,
+            "use_qk_norm": False,
+            "no_rope_layers": [],
+        },
+    ),
+    "Mistral fine-tuned by Llama's tools": (
+        "mistral",
+        {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1},
+    ),
+    "Qwen3-8B": ("qwen3", {"attention_bias": False, "use_qk_norm": True, "max_window_layers": 36}),
+    "Phi-4-mini without longrope": (
+        "phi3",
+        {
+            "full_attn_mod": 1,
+            "interpolate_factor": 1,
+            "lm_head_bias": False,
+            "mlp_bias": False,
+            "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
+        },
+    ),
+    "internlm2_5-7b": (
+        "internlm2",
+        {"attn_implementation": "eager", "bias": False, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    ),
+    "Mixtral-8x7B": ("mixtral", {"output_router_logits": False, "router_aux_loss_coef": 0.02, "attention_bias": False}),
+    "Moonlight": (
+        "deepseek_v3",
+        {"num_nextn_predict_layers": 0, "aux_loss_alpha": 0.001, "seq_aux": True, "pretraining_tp": 1, "ep_size": 1},
+    ),
+    "Baichuan2-7B": (
+        "baichuan",
+        {"vocab_size": 125696, "model_max_length": 4096, "_from_model_config": True, "tokenizer_class": "Baichuan"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_fields_that_change_nothing_are_accepted(name: str) -> None:
+    model_type, fields = PUBLISHED[name]
+    needed = {"max_position_embeddings": 4096}
+    needed |= {"bias": False} if model_type == "internlm2" else {}
+    needed |= {"vocab_size": 125696} if model_type == "baichuan" else {}
+    assert parse(model_type, **{**fields, **needed}) == parse(model_type, **needed)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [
+        ("qwen2", {"use_mrope": True}),
+        ("llama", {"rope_interleaved": True}),
+        ("llama", {"logit_scale": 0.5}),
+        ("llama", {"logit_scale": True}),
+        ("llama", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+        ("llama", {"use_qk_norm": True}),
+        ("llama", {"is_causal": False}),
+        ("llama", {"auto_map": {"AutoModel": "modeling.Model"}}),
+        ("llama", {"some_new_feature": 3}),
+        ("mistral", {"attention_bias": True}),
+        ("phi3", {"lm_head_bias": True}),
+        ("internlm2", {"bias": False, "attention_dropout": 0.1}),
+    ],
+)
+def test_fields_that_may_change_the_model_are_refused_with_the_flag_that_ignores_them(
+    model_type: str, fields: dict[str, Any]
+) -> None:
+    *_, (name, _) = fields.items()
+    with pytest.raises(UserError, match=rf"config.json: .*{name}.*add --ignore-config-field {name}$"):
+        parse(model_type, **fields)
+    ours = family_of(model_type).parse(config(model_type, **fields), ignored=[name])
+    assert ours == parse(model_type, **{key: value for key, value in fields.items() if key != name})
+
+
+def test_only_fields_that_are_there_and_that_the_family_does_not_read_can_be_ignored() -> None:
+    family = family_of("llama")
+    with pytest.raises(UserError, match="config.json has no field some_feature to ignore; did you mean 'some_featur'"):
+        family.parse(config(some_featur=1), ignored=["some_feature"])
+    for name, value in {"hidden_act": "gelu", "attention_bias": True, "quantization_config": {}}.items():
+        with pytest.raises(UserError, match=f"{name} cannot be ignored, it decides what a model of 'llama' computes"):
+            family.parse(config(**{name: value}), ignored=[name])
+
+
+def test_baichuan_2_7b_has_rotary_positions_although_it_states_model_max_length() -> None:
+    sizes = {"vocab_size": 125696, "model_max_length": 4096}
+    assert parse("baichuan", **sizes, max_position_embeddings=4096).position_embedding == "rope"
+    assert parse("baichuan", **sizes).position_embedding == "alibi"
+
+
 @pytest.mark.parametrize("name", WITH_HEAD_DIM)
 def test_a_config_saved_by_transformers_is_read(name: str, tmp_path: Path) -> None:
     changes = {"head_dim": 24, "tie_word_embeddings": True, "dtype": "bfloat16", "initializer_range": 0.1}
