@@ -31,6 +31,12 @@ def build_parser() -> Parser:
         "--model-type-hf", default="auto", help="family to expect, by its model_type (auto = as config.json says)"
     )
     parser.add_argument(
+        "--ignore-config-field",
+        action="append",
+        metavar="NAME",
+        help="read config.json without this field, which is not known here (repeatable); recorded in mindllm.json",
+    )
+    parser.add_argument(
         "--params-dtype",
         choices=("float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
         help="dtype of the result (default: that of the source)",
@@ -136,6 +142,7 @@ def _convert(options: argparse.Namespace) -> None:
         family=None if options.model_type_hf == "auto" else options.model_type_hf,
         iteration=options.iteration,
         hf_dir=options.hf_dir,
+        ignored_config_fields=tuple(options.ignore_config_field or ()),
         params_dtype=dtypes.get(options.params_dtype, options.params_dtype),
         make_vocab_size_divisible_by=options.make_vocab_size_divisible_by or 1,
         tensor_parallel_size=options.target_tensor_parallel_size,

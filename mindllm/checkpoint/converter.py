@@ -50,6 +50,7 @@ class _Input:
     architecture: Architecture
     head: Head
     num_vocab_rows: int
+    ignored_config_fields: tuple[str, ...] = ()
 
 
 def convert_hf_to_mcore(
@@ -109,6 +110,8 @@ def convert(
             pairs = zip(recipe.weights, sizes, strict=True)
             total = sum(size * layout.num_copies(weight, architecture.tie_embeddings) for weight, size in pairs)
         report(_plan(recipe, dtype, found, save_dir, total, max(sizes), options))
+        for note in _notes(found):
+            report(f"note: {note}")
         if options.dry_run:
             report("dry run: nothing was written")
             return Path(save_dir)
@@ -187,16 +190,38 @@ class _Job:
 
 def _inspect(load_dir: str | Path, options: Options) -> _Input:
     """Read what says which model is in ``load_dir``."""
-    found = _inspect_hf(Path(load_dir)) if options.load_model_type == "hf" else _inspect_mcore(load_dir, options)
-    family = options.family
+    ignored, family = options.ignored_config_fields, options.family
+    if options.load_model_type == "hf":
+        found = _inspect_hf(Path(load_dir), ignored, options)
+    else:
+        found = _inspect_mcore(load_dir, options)
     if family is not None and family_of(family).name != found.architecture.family:
         raise UserError(f"{found.directory} holds a model of family '{found.architecture.family}', not '{family}'")
     return found
 
 
-def _inspect_hf(directory: Path) -> _Input:
-    architecture = load_architecture(directory)
-    return _Input("hf", directory, directory, architecture, default_head(architecture), architecture.vocab_size)
+def _inspect_hf(directory: Path, ignored: tuple[str, ...], options: Options) -> _Input:
+    architecture = load_architecture(directory, ignored)
+    adapter = directory / "adapter_config.json"
+    if adapter.is_file() and (options.lora_load is None or not options.lora_load.samefile(directory)):
+        raise UserError(f"{adapter}: transformers loads the model with this adapter; add --lora-load, or remove it")
+    head = default_head(architecture)
+    return _Input("hf", directory, directory, architecture, head, architecture.vocab_size, ignored)
+
+
+def _notes(found: _Input) -> list[str]:
+    """Return what the user should know about the files of the source."""
+    from mindllm.checkpoint.safetensors_io import SafetensorsReader
+
+    if found.model_type != "hf":
+        return []
+    with SafetensorsReader(found.directory, explicit=_weights_file(found.hf_dir)) as reader:
+        return reader.notes
+
+
+def _weights_file(hf_dir: Path) -> str | None:
+    """Return the file of the weights, if ``config.json`` names one."""
+    return read_config(hf_dir).get("transformers_weights")
 
 
 def _inspect_mcore(load_dir: str | Path, options: Options) -> _Input:
@@ -204,12 +229,22 @@ def _inspect_mcore(load_dir: str | Path, options: Options) -> _Input:
     directory = latest_iteration_dir(load_dir) if iteration is None else iteration_dir(load_dir, iteration)
     if not directory.is_dir():
         raise UserError(f"{load_dir} has no iteration {iteration} ({directory.name})")
+    ignored = options.ignored_config_fields
     if options.hf_dir is None:
+        if ignored:
+            raise UserError(
+                f"--ignore-config-field {ignored[0]} is for a config.json that is read for the first time, by "
+                "--load-model-type hf or --hf-dir"
+            )
         info = read_checkpoint_info(directory)
-        return _Input("mcore", directory, info.hf_dir, info.architecture, info.head, info.padded_vocab_size)
+        return _Input(
+            *("mcore", directory, info.hf_dir, info.architecture, info.head, info.padded_vocab_size),
+            ignored_config_fields=info.ignored_config_fields,
+        )
     if (directory / INFO_NAME).exists():
         raise UserError(f"{directory} has a config.json of its own; leave out --hf-dir {options.hf_dir}")
-    return dataclasses.replace(_inspect_hf(options.hf_dir), model_type="mcore", directory=directory)
+    found = _inspect_hf(options.hf_dir, ignored, options)
+    return dataclasses.replace(found, model_type="mcore", directory=directory)
 
 
 @contextmanager
@@ -248,7 +283,7 @@ def _open_checkpoint(model_type: str, directory: Path, hf_dir: Path, architectur
 
     weights = ordered_weights(architecture)
     if model_type == "hf":
-        with SafetensorsReader(directory) as files:
+        with SafetensorsReader(directory, explicit=_weights_file(hf_dir)) as files:
             yield HfSource(files, architecture, weights, fp8_block(read_config(hf_dir)))
     elif rank_files(directory):
         with closing(RankSource(directory, architecture, weights)) as ranks:
@@ -313,6 +348,7 @@ def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: H
         "target_pipeline_parallel_size": options.pipeline_parallel_size,
         "ckpt_format": options.ckpt_format,
         "lora_load": None if options.lora_load is None else str(options.lora_load),
+        "ignored_config_fields": list(options.ignored_config_fields),
     }
     write_checkpoint_info(
         iteration_dir(staged, _ITERATION),
@@ -320,6 +356,7 @@ def _describe(staged: Path, found: _Input, recipe: "Recipe", dtype: str, head: H
         padded_vocab_size=recipe.num_vocab_rows,
         dtype=dtype,
         head=head,
+        ignored_config_fields=found.ignored_config_fields,
         provenance=provenance,
     )
     (staged / TRACKER_NAME).write_text(f"{_ITERATION}\n", encoding="utf-8")

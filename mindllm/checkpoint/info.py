@@ -3,14 +3,14 @@
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindllm.checkpoint.head import HEADS, Head, default_head
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture, family_of, fp8_block, load_architecture, read_config
+from mindllm.models.families import Architecture, dtype_name, family_of, fp8_block, load_architecture, read_config
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
 INFO_NAME = "mindllm.json"
@@ -30,7 +30,8 @@ class CheckpointInfo:
 
     ``padded_vocab_size`` is the number of vocabulary rows that the writer of the checkpoint used; ``dtype`` names the
     dtype of the weights on disk; ``hf_dir`` holds ``config.json`` and the tokenizer. ``head`` is ``lm``, or ``reward``
-    or ``value`` for a model that scores tokens with one number (``architecture.scalar_head``).
+    or ``value`` for a model that scores tokens with one number (``architecture.scalar_head``). ``config.json`` is
+    read as if its ``ignored_config_fields`` were not there.
     """
 
     architecture: Architecture
@@ -39,6 +40,7 @@ class CheckpointInfo:
     dtype: str
     hf_dir: Path
     head: Head
+    ignored_config_fields: tuple[str, ...] = ()
 
 
 def iteration_dir(directory: str | Path, iteration: int) -> Path:
@@ -88,9 +90,10 @@ def read_checkpoint_info(iteration_dir: str | Path) -> CheckpointInfo:
             "directory with its config.json and tokenizer by --hf-dir"
         )
     hf_dir = Path(iteration_dir) / "hf"
-    architecture = load_architecture(hf_dir)
+    values = _read_values(path)
+    ignored = tuple(map(str, values.get("ignored_config_fields", ())))
+    architecture = load_architecture(hf_dir, ignored)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
         version = int(values["format_version"])
         info = CheckpointInfo(
             architecture=architecture,
@@ -99,6 +102,7 @@ def read_checkpoint_info(iteration_dir: str | Path) -> CheckpointInfo:
             dtype=str(values["dtype"]),
             hf_dir=hf_dir,
             head=values.get("head", "lm"),
+            ignored_config_fields=ignored,
         )
         stated = {"family": values["family"], "vocab_size": info.vocab_size, "tie_embeddings": values["tie_embeddings"]}
     except KeyError as error:
@@ -125,6 +129,13 @@ def trained_iteration(iteration_dir: str | Path) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def _read_values(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is broken: {error}") from None
+
+
 def write_checkpoint_info(
     iteration_dir: str | Path,
     architecture: Architecture,
@@ -132,12 +143,14 @@ def write_checkpoint_info(
     padded_vocab_size: int | None = None,
     dtype: str | None = None,
     head: Head | None = None,
+    ignored_config_fields: Sequence[str] = (),
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
     """Write ``mindllm.json`` into ``iteration_dir``.
 
     ``padded_vocab_size`` defaults to the true size, ``dtype`` to the architecture's, ``head`` to ``lm`` or, for an
-    architecture with a scalar head, ``reward``; ``provenance`` is JSON data that says where the checkpoint came from.
+    architecture with a scalar head, ``reward``; ``ignored_config_fields`` are those of its ``config.json`` that were
+    not read; ``provenance`` is JSON data that says where the checkpoint came from.
     """
     values = {
         "format_version": FORMAT_VERSION,
@@ -147,6 +160,7 @@ def write_checkpoint_info(
         "dtype": dtype or architecture.dtype,
         "tie_embeddings": architecture.tie_embeddings,
         "head": head or default_head(architecture),
+        "ignored_config_fields": list(ignored_config_fields),
         "provenance": dict(provenance or {}),
     }
     path = Path(iteration_dir) / INFO_NAME
@@ -157,10 +171,10 @@ def copy_hf_files(source: str | Path, target: str | Path, dtype: str | None = No
     """Copy config, generation config, tokenizer and chat template files; return the names copied.
 
     ``target`` is created. With ``dtype``, ``config.json`` states it if it stated another one or a quantisation, and
-    counts no layers that are never converted; otherwise it is a copy byte for byte. Raises UserError when ``source``
-    has no ``config.json``.
+    counts no layers that are never converted; it never names the file of the weights. Otherwise it is a copy byte for
+    byte. Raises UserError when ``source`` has no ``config.json``.
     """
-    architecture = load_architecture(source)
+    config = read_config(source)
     target = Path(target)
     target.mkdir(parents=True, exist_ok=True)
     names = sorted({path.name for pattern in _HF_PATTERNS for path in Path(source).glob(pattern)})
@@ -170,9 +184,9 @@ def copy_hf_files(source: str | Path, target: str | Path, dtype: str | None = No
             shutil.copytree(path, target / name, dirs_exist_ok=True)
         else:
             shutil.copyfile(path, target / name)
-    config = read_config(source)
-    later_layers = family_of(architecture.family).later_layers
-    if dtype is not None and (dtype != architecture.dtype or fp8_block(config)):
+    later_layers = family_of(config["model_type"]).later_layers
+    config.pop("transformers_weights", None)
+    if dtype is not None and (dtype != dtype_name(config, str(source)) or fp8_block(config)):
         _state_dtype(config, dtype)
     if dtype is not None and later_layers is not None and config.get(later_layers):
         config[later_layers] = 0

@@ -15,7 +15,8 @@ class Options:
     """One conversion's settings, named as on the command line; those of the other direction are not read.
 
     ``family`` is checked against ``config.json`` when given. ``hf_dir`` holds ``config.json`` and tokenizer of an mcore
-    checkpoint that has none beside it. Weights keep their dtype unless ``params_dtype`` names
+    checkpoint that has none beside it. ``ignored_config_fields`` of its ``config.json`` are read as if they were not
+    there. Weights keep their dtype unless ``params_dtype`` names
     another. The vocabulary of an mcore result is padded with zero rows to a multiple of
     ``make_vocab_size_divisible_by``, times the tensor-parallel size in the format ``torch``, which has a file per rank.
     Files of ``torch_dist`` do not depend on parallel sizes, which are only checked and recorded. ``with_optimizer``
@@ -30,6 +31,7 @@ class Options:
     family: str | None = None
     iteration: int | None = None
     hf_dir: Path | None = None
+    ignored_config_fields: tuple[str, ...] = ()
     params_dtype: str | None = None
     make_vocab_size_divisible_by: int = 1
     tensor_parallel_size: int | None = None

@@ -18,8 +18,10 @@ from mindllm.checkpoint.files import Closing, LastFile, read_into, write_all
 from mindllm.errors import UserError
 from mindllm.models.families.arrays import DTYPES, Array, raw
 
-INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+_INDEX_SUFFIX = ".index.json"
+INDEX_NAME = SINGLE_NAME + _INDEX_SUFFIX
+_MAX_LISTED = 8
 _MAX_HEADER_BYTES = 100_000_000
 _DTYPES = {
     "F64": DTYPES["float64"],
@@ -63,43 +65,34 @@ class PlannedTensor:
 
 
 class SafetensorsReader(Closing):
-    """All tensors of a directory with one file ``single_name``, or shards that ``model.safetensors.index.json`` lists.
+    """All tensors that transformers would load from a directory: see :func:`weight_files`.
 
-    The constructor reads and validates the headers and the index. Raises UserError naming the file for a missing or
-    truncated shard, an index that disagrees with the shards, and a tensor that appears twice.
+    A tensor in several of the files is the last one's, also as in transformers; ``notes`` are sentences about that, and
+    about safetensors files beside them that are not read. The constructor reads and validates the headers. Raises
+    UserError naming the file for a missing, truncated or malformed one.
     """
 
-    def __init__(self, directory: str | Path, single_name: str = SINGLE_NAME) -> None:
+    def __init__(self, directory: str | Path, single_name: str = SINGLE_NAME, explicit: str | None = None) -> None:
         self.directory = Path(directory)
-        index_path = self.directory / INDEX_NAME
         self._file = LastFile()
-        if index_path.is_file():
-            self.infos = self._read_shards(index_path)
-        elif (self.directory / single_name).is_file():
-            self.infos = read_header(self.directory / single_name)
-        else:
-            raise UserError(f"{self.directory} has neither {single_name} nor {INDEX_NAME}{_other_formats(directory)}")
-
-    def _read_shards(self, index_path: Path) -> dict[str, TensorInfo]:
-        """Return the tensors of every shard that the index names, checked against the index."""
-        weight_map = _read_weight_map(index_path)
-        infos: dict[str, TensorInfo] = {}
-        for shard in sorted(set(weight_map.values())):
-            path = self.directory / shard
-            if Path(shard).name != shard or not path.is_file():
-                raise UserError(f"{index_path}: shard {shard} is not in {self.directory}")
-            for name, info in read_header(path).items():
-                if name in infos:
-                    raise UserError(f"tensor {name} is in two shards, {infos[name].path} and {path}")
-                infos[name] = info
-        for name, shard in weight_map.items():
-            if name not in infos or infos[name].path.name != shard:
-                place = f"is in {infos[name].path.name}" if name in infos else "is in no shard"
-                raise UserError(f"{index_path}: tensor {name} is listed in {shard} but {place}")
-        unlisted = sorted(infos.keys() - weight_map.keys())
-        if unlisted:
-            raise UserError(f"{index_path}: tensor {unlisted[0]} of {infos[unlisted[0]].path.name} is not listed")
-        return infos
+        self.infos: dict[str, TensorInfo] = {}
+        self.notes: list[str] = []
+        files = weight_files(self.directory, single_name, explicit)
+        for path in files:
+            infos = read_header(path)
+            twice = sorted(infos.keys() & self.infos.keys())
+            if twice:
+                others = sorted({self.infos[name].path.name for name in twice})
+                self.notes.append(
+                    f"{len(twice)} tensors of {', '.join(others)} are in {path.name} too, e.g. {twice[0]}; the latter "
+                    "is read, as transformers does"
+                )
+            self.infos |= infos
+        unread = sorted(set(self.directory.glob("*.safetensors")) - set(files))
+        if unread:
+            names = ", ".join(path.name for path in unread[:_MAX_LISTED]) + (", ..." if unread[_MAX_LISTED:] else "")
+            verb = "is" if len(unread) == 1 else "are"
+            self.notes.append(f"{names} {verb} not read: transformers loads {_described(files)}")
 
     def read(self, name: str) -> Array:
         """Return the tensor ``name`` in a new buffer of exactly its size. Raises KeyError for an unknown name."""
@@ -119,6 +112,37 @@ class SafetensorsReader(Closing):
     def close(self) -> None:
         """Close the shard that is open, if one is."""
         self._file.close()
+
+
+def weight_files(directory: Path, single_name: str = SINGLE_NAME, explicit: str | None = None) -> list[Path]:
+    """Return the files that transformers loads a model from, in the order in which it reads them.
+
+    ``explicit``, which ``config.json`` may give as ``transformers_weights``, comes before ``single_name``, and that
+    before its index (``transformers.modeling_utils._get_resolved_checkpoint_files``, 5.24). An index only says which
+    files there are: where its entries put a tensor does not matter. Raises UserError when there is no such file.
+    """
+    index_name = single_name + _INDEX_SUFFIX
+    for name in (single_name, index_name) if explicit is None else (explicit,):
+        path = directory / name
+        if not path.is_file():
+            continue
+        if not name.endswith(_INDEX_SUFFIX):
+            return [path]
+        return [_shard(path, shard) for shard in sorted(set(_read_weight_map(path).values()))]
+    if explicit is not None:
+        raise UserError(f"{directory} has no {explicit}, which transformers_weights in its config.json names")
+    raise UserError(f"{directory} has neither {single_name} nor {index_name}{_other_formats(directory)}")
+
+
+def _shard(index_path: Path, name: str) -> Path:
+    path = index_path.parent / name
+    if Path(name).is_absolute() or ".." in Path(name).parts or not path.is_file():
+        raise UserError(f"{index_path}: shard {name} is not in {index_path.parent}")
+    return path
+
+
+def _described(files: Sequence[Path]) -> str:
+    return files[0].name if len(files) == 1 else f"the {len(files)} files that the index names"
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
@@ -180,12 +204,12 @@ def _read_weight_map(index_path: Path) -> dict[str, str]:
     return weight_map
 
 
-def _other_formats(directory: str | Path) -> str:
-    """Say what to do when the weights are there in a format that is never read."""
-    path = Path(directory)
-    if path.is_dir() and any(path.glob("pytorch_model*.bin")):
+def _other_formats(directory: Path) -> str:
+    """Say what to do when the weights are there in a format, or under a name, that is never read."""
+    if any(directory.glob("pytorch_model*.bin")) or (directory / "adapter_model.bin").is_file():
         return "; pickled .bin weights are not read, save them as safetensors first"
-    return ""
+    others = sorted(path.name for path in directory.glob("*.safetensors*"))
+    return f"; by itself transformers does not load {others[0]} either" if others else ""
 
 
 class SafetensorsWriter:

@@ -283,6 +283,7 @@ class Session:
                 info.vocab_size, settings.make_vocab_size_divisible_by, settings.tensor_model_parallel_size
             ),
             dtype=dtype,
+            ignored_config_fields=info.ignored_config_fields,
             provenance={
                 "source": str(settings.load),
                 "stage": self.training.stage,

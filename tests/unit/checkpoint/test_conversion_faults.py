@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from mindllm.checkpoint import convert_hf_to_mcore, convert_mcore_to_hf, latest_iteration_dir
+from mindllm.checkpoint import convert_hf_to_mcore, convert_mcore_to_hf, latest_iteration_dir, read_checkpoint_info
 from mindllm.checkpoint.cli import main
 from mindllm.checkpoint.torch_dist import TorchDistReader, TorchDistWriter
 from mindllm.errors import UserError
@@ -97,6 +97,26 @@ def test_a_config_of_another_family_is_refused(hf: Path, tmp_path: Path) -> None
     (hf / "config.json").write_text(json.dumps(config))
     assert "of family 'qwen2', not 'llama'" in refused(hf, tmp_path, family="llama")
     assert "did you mean 'llama'" in refused(hf, tmp_path, family="lama")
+
+
+def test_an_unknown_config_field_is_ignored_when_asked_and_noted_for_whoever_reads_the_result(
+    hf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    edit_config(hf, some_new_feature=3, another_one={"a": 1})
+    arguments = ["--load-model-type", "hf", "--save-model-type", "mcore"]
+    arguments += ["--load-dir", str(hf), "--save-dir", str(tmp_path / "mcore"), "--ignore-config-field", "another_one"]
+    assert main(arguments) == 2
+    assert "add --ignore-config-field some_new_feature" in capfd.readouterr().err
+    assert main([*arguments, "--ignore-config-field", "some_new_feature"]) == 0
+    written = latest_iteration_dir(tmp_path / "mcore")
+    described = json.loads((written / "mindllm.json").read_text())
+    assert described["ignored_config_fields"] == ["another_one", "some_new_feature"]
+    assert described["provenance"]["ignored_config_fields"] == ["another_one", "some_new_feature"]
+    assert read_checkpoint_info(written).ignored_config_fields == ("another_one", "some_new_feature")
+    back = convert_mcore_to_hf(tmp_path / "mcore", tmp_path / "back", verify=True)
+    assert (back / "config.json").read_bytes() == (hf / "config.json").read_bytes()
+    again = refused(tmp_path / "mcore", tmp_path, ignored_config_fields=("another_one",))
+    assert "--ignore-config-field another_one is for a config.json that is read for the first time" in again
 
 
 def test_layers_of_different_dtypes_are_refused(hf: Path, tmp_path: Path) -> None:
