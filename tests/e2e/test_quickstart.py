@@ -26,6 +26,7 @@ def read_summary(run_dir: Path) -> dict[str, float]:
     return json.loads((run_dir / "summary.json").read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_the_fast_quickstart_walks_the_whole_road(tmp_path: Path):
     run_dir = tmp_path / "quickstart"
     done = run_quickstart(run_dir, "--fast")
