@@ -105,7 +105,8 @@ class ActorConfig(TrainedRoleConfig):
     )
     eos_token_ids: Annotated[list[Int], CommaList] | None = Field(
         default=None,
-        description="Token ids that end a response; unset takes those of generation_config and tokenizer.",
+        description="Token ids that end a response; unset takes those of the data's template, generation_config.json, "
+        "config.json and tokenizer.",
     )
     num_samples_per_step: Int | None = Field(
         default=None,

@@ -46,6 +46,12 @@ class RunConfig(Section):
         return [f"note: {key}: {what}" for key, what in self.ignored_keys]
 
     @property
+    def data_prefixes(self) -> dict[str, str]:
+        """The prefixes of the data that this run reads, by their keys."""
+        found = {"data_path": self.actor.data_path, "training.eval_data_path": self.training.eval_data_path}
+        return {key: prefix for key, prefix in found.items() if prefix is not None}
+
+    @property
     def generates_apart(self) -> bool:
         """Whether responses come from processes of their own, role ``rollout``."""
         return self.actor.num_gpus_for_infer > 0

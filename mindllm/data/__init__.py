@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from mindllm.data.datasets import PromptDataset as PromptDataset
     from mindllm.data.datasets import open_instructions as open_instructions
     from mindllm.data.datasets import open_prompts as open_prompts
+    from mindllm.data.manifest import read_template_record as read_template_record
     from mindllm.data.sampler import ResumableSampler as ResumableSampler
     from mindllm.data.tokenizer import hash_tokenizer as hash_tokenizer
     from mindllm.data.tokenizer import load_tokenizer as load_tokenizer
     from mindllm.data.tokenizer import stop_token_ids as stop_token_ids
+    from mindllm.data.tokenizer import template_end_ids as template_end_ids
 
 _HOME = {
     "Example": "datasets",
@@ -29,10 +31,12 @@ _HOME = {
     "PromptDataset": "datasets",
     "open_instructions": "datasets",
     "open_prompts": "datasets",
+    "read_template_record": "manifest",
     "ResumableSampler": "sampler",
     "hash_tokenizer": "tokenizer",
     "load_tokenizer": "tokenizer",
     "stop_token_ids": "tokenizer",
+    "template_end_ids": "tokenizer",
 }
 __all__ = sorted(_HOME)
 

@@ -58,6 +58,11 @@ class ChatTemplate:
         inner, last = self._written_after("response", _ANSWER, _QUESTION)
         self._ends = AnswerEnds(inner, last, self._end_tokens, spec.eos, self._header or "")
 
+    @property
+    def chat_template(self) -> str:
+        """See `Template.chat_template`."""
+        return self._spec.chat_template or ""
+
     def render_prompt(self, messages: list[Message], tools: Tools = ()) -> str:
         """See `Template.render_prompt`."""
         return self._render(messages, tools, add_generation_prompt=True)

@@ -21,7 +21,7 @@ from mindllm.data.outputs import Output
 from mindllm.data.parts import Joined
 from mindllm.data.pool import Job
 from mindllm.data.readers import InputFiles
-from mindllm.data.templates import HF, template_path
+from mindllm.data.templates import HF, end_tokens, load_template, template_path
 
 
 def describe_run(
@@ -37,7 +37,7 @@ def describe_run(
         "inputs": describe_inputs(files),
         "options": {**asdict(job.options), "order": asdict(options.order), "pack": options.pack},
         "split": output.name or None,
-        "template": _describe_file(job.options.prompt_type, HF, template_path),
+        "template": _describe_template(job),
         "tokenizer": {"path": job.spec.path, "sha256": job.spec.sha256, "engine": job.spec.engine},
         "handler_file": _describe_file(job.options.handler_file, None, Path),
         "rows": {
@@ -66,6 +66,16 @@ def describe_inputs(files: InputFiles) -> list[dict[str, Any]]:
         {"path": str(path), "bytes": _size(path), "sha256": hash_file(path), "rows": rows}
         for path, rows in zip(files.paths, files.counts, strict=True)
     ]
+
+
+def _describe_template(job: Job) -> dict[str, Any] | None:
+    """Name and hash, the tokens that end answers, and the template as jinja."""
+    name = job.options.prompt_type
+    if name is None:
+        return None
+    template = load_template(name, job.spec, job.options.thinking)
+    described = _describe_file(name, HF, template_path) or {}
+    return {**described, "end_tokens": end_tokens(template, job.spec), "chat_template": template.chat_template}
 
 
 def _describe_file(name: str | None, built_in: str | None, path_of: Callable[[str], Path]) -> dict[str, Any] | None:

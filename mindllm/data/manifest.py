@@ -8,13 +8,23 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mindllm.errors import UserError
 
 FORMAT_VERSION = 1
+
+
+class TemplateRecord(NamedTuple):
+    """What a manifest says of the template that its data was made with."""
+
+    name: str
+    end_tokens: list[str]  # that end an answer
+    chat_template: str  # the template as jinja
+
+
 _VERSIONS_OF = ("tokenizers", "transformers", "pyarrow", "numpy")
 
 
@@ -119,3 +129,15 @@ def read_manifest(prefix: str | Path) -> dict[str, Any]:
             f"{prefix} is not complete: preprocess_data.py was killed at the very end ({journal}); run it again"
         )
     return found
+
+
+def read_template_record(prefix: str | Path) -> TemplateRecord | None:
+    """The template of a prefix; None where the data has none, no manifest, or one of an earlier version.
+
+    Raises:
+        UserError: as `read_manifest`.
+    """
+    found = read_manifest(prefix)["template"] if manifest_path(prefix).is_file() else None
+    if not found or "end_tokens" not in found:
+        return None
+    return TemplateRecord(found["name"], found["end_tokens"], found["chat_template"])

@@ -51,6 +51,10 @@ class Template(Protocol):
     split_answers: bool  # encode answers apart from their prompts
     markers: list[str]  # tokens of the template that the tokenizer must know
 
+    @property
+    def chat_template(self) -> str:
+        """The template as jinja."""
+
     def render_prompt(self, messages: list[Message], tools: Tools = ()) -> str:
         """The conversation up to its last question, ending where the model is to answer."""
 

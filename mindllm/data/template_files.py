@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from mindllm.data.messages import Message, Rendered, TemplateRefusal, Tools, split_reasoning
+from mindllm.data.template_jinja import to_jinja
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError, did_you_mean
 
@@ -56,8 +57,16 @@ class DeclaredTemplate:
         opening = self._bound["begin"] or self._bound["user"]
         # One BOS and never two: from the template, or where the tokenizer puts one before any plain text. That one is
         # no text: in front of words, Llama's newer tokenizers give the first of them other ids.
+        self._bos = spec.bos or ""
         self.adds_bos = bool(spec.bos and spec.adds_bos and not opening.startswith(spec.bos))
         self.markers = sorted(set(_MARKER.findall("".join(self._bound.values()))))
+
+    @property
+    def chat_template(self) -> str:
+        """See `Template.chat_template`."""
+        settings = {name: getattr(self._file, name) for name in ("default_system", "system_in_user", "strip_content")}
+        begin = (self._bos if self.adds_bos else "") + self._bound["begin"]
+        return to_jinja(self._bound | {"begin": begin}, settings, self._thinking)
 
     def render_prompt(self, messages: list[Message], tools: Tools = ()) -> str:
         """See `Template.render_prompt`."""

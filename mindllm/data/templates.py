@@ -4,10 +4,11 @@ A template is a small file in configs/templates/ (the format is in docs/data.md)
 or `hf`, the tokenizer's own chat template.
 """
 
+import re
 from pathlib import Path
 
 from mindllm.data.chat_template import ChatTemplate
-from mindllm.data.messages import Template
+from mindllm.data.messages import Message, Template
 from mindllm.data.template_files import DeclaredTemplate, read_template
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError, did_you_mean
@@ -54,3 +55,21 @@ def template_path(prompt_type: str) -> Path:
     """File behind a prompt type other than `hf`."""
     named = TEMPLATES / f"{prompt_type}.yaml"
     return named if named.is_file() else Path(prompt_type)
+
+
+def end_tokens(template: Template, spec: TokenizerSpec) -> list[str]:
+    """Special tokens that end an answer, both where a turn follows it and where none does; those that are trained."""
+    known = {*spec.special_texts, *template.markers, *([spec.eos] if spec.eos else [])}
+    if not known:
+        return []
+    special = re.compile("|".join(map(re.escape, sorted(known, key=len, reverse=True))))
+    question, answer = Message("user", "question"), Message("assistant", "response")
+    found: dict[str, None] = {}
+    for dialogue in ([question, answer], [question, answer, question, answer]):
+        try:
+            text, marked = template.render_dialogue(dialogue)
+        except UserError:  # a chat template that refuses so short a conversation
+            continue
+        start, end = marked[0]
+        found |= dict.fromkeys(special.findall(text[start:end].rpartition(answer.content)[2])[-1:])
+    return list(found)

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindllm.data.manifest import read_template_record
 from mindllm.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,23 +50,47 @@ def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTra
     return tokenizer  # type: ignore[no-any-return, unused-ignore]
 
 
-def stop_token_ids(tokenizer: "PreTrainedTokenizerBase", hf_dir: str | Path) -> list[int]:
-    """Every token id that ends a response: those of generation_config.json and the tokenizer's EOS, sorted.
+def stop_token_ids(
+    tokenizer: "PreTrainedTokenizerBase", hf_dir: str | Path, prefixes: Sequence[str | Path] = ()
+) -> list[int]:
+    """Every token id that ends a response.
+
+    These are the end tokens of the templates that the data at ``prefixes`` was made with, then, sorted, those of
+    generation_config.json, config.json and the tokenizer.
 
     Raises:
-        UserError: generation_config.json is damaged.
+        UserError: one of these files, or a manifest, is damaged.
     """
-    file = Path(hf_dir) / "generation_config.json"
-    ids: set[int] = set()
-    if file.exists():
-        try:
-            found = json.loads(file.read_text("utf-8")).get("eos_token_id")
-        except (ValueError, AttributeError) as error:
-            raise UserError(f"{file}: not a valid JSON object: {error}") from error
-        ids.update(found if isinstance(found, list) else [] if found is None else [found])
+    stated = {token for name in ("generation_config.json", "config.json") for token in _eos_ids(Path(hf_dir) / name)}
     if tokenizer.eos_token_id is not None:
-        ids.add(int(tokenizer.eos_token_id))
-    return sorted(ids)
+        stated.add(int(tokenizer.eos_token_id))
+    return list(dict.fromkeys([*template_end_ids(tokenizer, prefixes), *sorted(stated)]))
+
+
+def template_end_ids(tokenizer: "PreTrainedTokenizerBase", prefixes: Sequence[str | Path]) -> list[int]:
+    """Ids of the tokens that end answers in the templates that the data at ``prefixes`` was made with.
+
+    Raises:
+        UserError: a manifest is damaged.
+    """
+    records = [record for prefix in prefixes if (record := read_template_record(prefix)) is not None]
+    tokens = dict.fromkeys(token for record in records for token in record.end_tokens)
+    vocabulary = tokenizer.get_vocab() if tokens else {}
+    return [vocabulary[token] for token in tokens if token in vocabulary]
+
+
+def _eos_ids(file: Path) -> list[int]:
+    """The ``eos_token_id`` of a JSON file, which may be one or several; [] where there is none."""
+    if not file.exists():
+        return []
+    try:
+        found = json.loads(file.read_text("utf-8")).get("eos_token_id")
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{file}: not a valid JSON object: {error}") from error
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(type(token) is int for token in ids):
+        raise UserError(f"{file}: eos_token_id is {found!r}; a token id or a list of them is needed")
+    return ids
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mindllm.checkpoint import CheckpointInfo, SizeNames, check_layout, latest_iteration_dir, read_checkpoint_info
 from mindllm.checkpoint.dist_side import DistSource
 from mindllm.checkpoint.recipe import ordered_weights
 from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.config import ActorConfig, RoleConfig, RunConfig, TrainedRoleConfig, architecture_mismatches
-from mindllm.data import load_tokenizer, stop_token_ids
+from mindllm.data import load_tokenizer, read_template_record, stop_token_ids, template_end_ids
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, unsupported_for_training
 from mindllm.preflight.data import check_instructions, check_pairs, check_prompts, check_tokenized_alike
@@ -20,6 +21,9 @@ from mindllm.preflight.machine import (
     check_writable,
 )
 from mindllm.preflight.memory import check_memory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def check(config: RunConfig) -> list[str]:
@@ -58,7 +62,7 @@ def check(config: RunConfig) -> list[str]:
     elif training.stage == "orm":
         passed += check_pairs(config, info)
     else:
-        _check_stop_ids(config, info)
+        passed.append(_check_stop_ids(config, info))
         passed += check_prompts(config, info)
     check_trackers(training.trackers)
     check_executor(config)
@@ -140,11 +144,37 @@ def _check_window(role: str, seq_length: int, info: CheckpointInfo) -> None:
         raise UserError(f"{role}.seq_length: {seq_length} is more than the {window} positions the model was made for")
 
 
-def _check_stop_ids(config: RunConfig, info: CheckpointInfo) -> None:
+def _check_stop_ids(config: RunConfig, info: CheckpointInfo) -> str:
+    """There are end tokens, all in the vocabulary, and those of the data's templates among them; says which."""
     tokenizer = load_tokenizer(config.actor.tokenizer_name_or_path or info.hf_dir)
-    ids = config.actor.eos_token_ids or stop_token_ids(tokenizer, info.hf_dir)
+    prefixes = config.data_prefixes
+    ids = config.actor.eos_token_ids or stop_token_ids(tokenizer, info.hf_dir, list(prefixes.values()))
     if not ids:
         raise UserError(f"actor_rollout.eos_token_ids: missing, and neither tokenizer nor {info.hf_dir} names one")
     beyond = [token for token in ids if not 0 <= token < info.vocab_size]
     if beyond:
         raise UserError(f"actor_rollout.eos_token_ids: {beyond} are no tokens of a vocabulary of {info.vocab_size}")
+    for key, prefix in prefixes.items():
+        _warn_of_ends(key, prefix, ids, tokenizer)
+    return "end tokens: " + ", ".join(f"{tokenizer.convert_ids_to_tokens(token)} ({token})" for token in ids)
+
+
+def _warn_of_ends(key: str, prefix: str, stop_ids: list[int], tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Print why a model trained on answers as in this data may not stop where they end."""
+    record = read_template_record(prefix)
+    if record is None:
+        print(
+            f"{key}: {prefix} does not say which token ends an answer (another toolkit or an earlier version wrote "
+            "it); responses end at those of the model's files alone"
+        )
+    elif not record.end_tokens:
+        print(
+            f"{key}: no token ends an answer in {prefix} (template {record.name}), so a model trained on such answers "
+            "does not stop; preprocess with a template whose `answer` ends with a token"
+        )
+    for token in template_end_ids(tokenizer, [prefix]):
+        if token not in stop_ids:
+            print(
+                f"actor_rollout.eos_token_ids: {token} ({tokenizer.convert_ids_to_tokens(token)}), which ends answers "
+                f"in {prefix}, is missing, so responses do not stop there; add it, or leave the key out"
+            )

@@ -18,7 +18,7 @@ _SAMPLED_ROWS = 1000
 def check_instructions(config: RunConfig, info: CheckpointInfo) -> list[str]:
     """SFT data opens, fits the window and the vocabulary. Raises UserError; returns what was checked."""
     passed = []
-    for key, prefix in _prefixes(config):
+    for key, prefix in config.data_prefixes.items():
         examples = InstructionDataset(prefix)
         _check_longest(key, prefix, examples, config)
         _check_ids(key, prefix, len(examples), lambda row, data=examples: data[row].input_ids, info)
@@ -29,7 +29,7 @@ def check_instructions(config: RunConfig, info: CheckpointInfo) -> list[str]:
 def check_pairs(config: RunConfig, info: CheckpointInfo) -> list[str]:
     """Preference pairs open, fit the window and the vocabulary. Raises UserError; returns what was checked."""
     passed = []
-    for key, prefix in _prefixes(config):
+    for key, prefix in config.data_prefixes.items():
         pairs = PairwiseDataset(prefix)
         _check_longest(key, prefix, pairs, config)
         _check_ids(key, prefix, len(pairs), lambda row, data=pairs: data[row].chosen, info)
@@ -49,7 +49,7 @@ def _check_longest(key: str, prefix: str, data: InstructionDataset | PairwiseDat
 def check_prompts(config: RunConfig, info: CheckpointInfo) -> list[str]:
     """Prompt data opens, fits the window and has the columns the rewards need. Raises UserError."""
     passed = []
-    for key, prefix in _prefixes(config):
+    for key, prefix in config.data_prefixes.items():
         prompts = PromptDataset(prefix)
         limit = config.actor.max_prompt_length
         too_long = np.flatnonzero(prompts.lengths > limit)
@@ -73,7 +73,7 @@ def check_tokenized_alike(config: RunConfig, tokenizer_dir: str | Path) -> None:
 
     Where the data's tokenizer is gone, only that its files were others can be told, and is printed.
     """
-    for key, prefix in _prefixes(config):
+    for key, prefix in config.data_prefixes.items():
         if not manifest_path(prefix).is_file():
             continue  # of an older format, which says nothing; or missing, which is refused where the data is opened
         origin = read_manifest(prefix)["tokenizer"]
@@ -89,13 +89,6 @@ def check_tokenized_alike(config: RunConfig, tokenizer_dir: str | Path) -> None:
                 f"{key}: {prefix} was made with the tokenizer {origin['path']}, in which {token!r} is {theirs[token]}; "
                 f"in {tokenizer_dir} it is {ours.get(token, 'unknown')}; preprocess with the model's tokenizer"
             )
-
-
-def _prefixes(config: RunConfig) -> list[tuple[str, str]]:
-    found = [("data_path", config.actor.data_path)]
-    if config.training.eval_data_path is not None:
-        found.append(("training.eval_data_path", config.training.eval_data_path))
-    return found
 
 
 def _check_ids(key: str, prefix: str, count: int, ids_of: Callable[[int], np.ndarray], info: CheckpointInfo) -> None:

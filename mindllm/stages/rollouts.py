@@ -38,7 +38,8 @@ class Rollouts:
         """
         self.config = config
         self.tokenizer = load_tokenizer(config.actor.tokenizer_name_or_path or hf_dir)
-        self.stop_ids = tuple(config.actor.eos_token_ids or stop_token_ids(self.tokenizer, hf_dir))
+        prefixes = list(config.data_prefixes.values())
+        self.stop_ids = tuple(config.actor.eos_token_ids or stop_token_ids(self.tokenizer, hf_dir, prefixes))
         if not self.stop_ids:
             raise UserError(f"actor_rollout.eos_token_ids: neither this key nor {hf_dir} names an end token")
         self._warned = False

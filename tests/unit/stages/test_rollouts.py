@@ -28,7 +28,8 @@ def rollouts(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
     actor = SimpleNamespace(tokenizer_name_or_path=None, eos_token_ids=None)
-    return Rollouts(SimpleNamespace(actor=actor, reward=SimpleNamespace(functions=[])), tmp_path)
+    config = SimpleNamespace(actor=actor, reward=SimpleNamespace(functions=[]), data_prefixes={})
+    return Rollouts(config, tmp_path)
 
 
 def prompt(index: int, length: int = 2) -> Prompt:
