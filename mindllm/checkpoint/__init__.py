@@ -1,5 +1,6 @@
 """Checkpoints: conversion, and what lies beside the tensors. Importing this does not import torch."""
 
+from mindllm.checkpoint.chat_files import add_chat_template, add_end_tokens
 from mindllm.checkpoint.converter import convert, convert_hf_to_mcore, convert_mcore_to_hf
 from mindllm.checkpoint.divisibility import SizeNames, check_layout
 from mindllm.checkpoint.info import (
@@ -15,6 +16,8 @@ __all__ = [
     "CheckpointInfo",
     "Options",
     "SizeNames",
+    "add_chat_template",
+    "add_end_tokens",
     "check_layout",
     "convert",
     "convert_hf_to_mcore",

@@ -2,8 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
+from mindllm.checkpoint.chat_files import read_json
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of, read_config
 
@@ -96,20 +97,10 @@ def restate_head(hf_dir: Path) -> str:
 
 def _tokenizer_pad_id(hf_dir: Path) -> int | None:
     """Return the id of the tokenizer's padding token, if its files name one."""
-    token = _read_json(hf_dir / "tokenizer_config.json").get("pad_token")
+    token = read_json(hf_dir / "tokenizer_config.json").get("pad_token")
     token = token.get("content") if isinstance(token, dict) else token
-    added = _read_json(hf_dir / "tokenizer_config.json").get("added_tokens_decoder", {})
+    added = read_json(hf_dir / "tokenizer_config.json").get("added_tokens_decoder", {})
     ids = {entry.get("content"): int(key) for key, entry in added.items()}
-    tokenizer = _read_json(hf_dir / "tokenizer.json")
+    tokenizer = read_json(hf_dir / "tokenizer.json")
     ids |= {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens", ())}
     return ids.get(token)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
-    return value if isinstance(value, dict) else {}

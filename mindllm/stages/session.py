@@ -3,13 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from mindllm import __version__
 from mindllm.checkpoint import (
+    CheckpointInfo,
+    add_chat_template,
+    add_end_tokens,
     convert_mcore_to_hf,
     copy_hf_files,
     latest_iteration_dir,
@@ -19,7 +22,7 @@ from mindllm.checkpoint import (
 from mindllm.checkpoint.run_state import RunState, Saved
 from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.config import RunConfig, TrainedRoleConfig, TrainingConfig, resolved_sections, resolved_yaml
-from mindllm.data import ResumableSampler
+from mindllm.data import ResumableSampler, load_tokenizer, read_template_record, template_end_ids
 from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size
 from mindllm.observe import RunLog, Timings, WandbSettings
@@ -275,6 +278,8 @@ class Session:
         info = read_checkpoint_info(latest_iteration_dir(Path(settings.load)))
         dtype = "bfloat16" if settings.bf16 else "float32"
         copy_hf_files(info.hf_dir, directory / "hf", dtype)
+        if role == "actor":
+            self._describe_conversations(directory / "hf", info)
         write_checkpoint_info(
             directory,
             info.architecture,
@@ -291,6 +296,21 @@ class Session:
                 "mindllm": __version__,
             },
         )
+
+    def _describe_conversations(self, hf_dir: Path, info: CheckpointInfo) -> None:
+        """Let the actor's files say how it is prompted and where its answers end, for engines that serve it."""
+        record = read_template_record(self.config.actor.data_path)
+        if record is not None:
+            add_chat_template(hf_dir, record.chat_template)
+        if info.head == "lm" and self._end_ids:
+            add_end_tokens(hf_dir, self._end_ids)
+
+    @cached_property
+    def _end_ids(self) -> list[int]:
+        """The tokens that the actor is trained to end answers with; [] where its data does not say."""
+        actor = self.config.actor
+        tokenizer = load_tokenizer(actor.tokenizer_name_or_path or self.hf_dir("actor"))
+        return actor.eos_token_ids or template_end_ids(tokenizer, [actor.data_path])
 
     def export(self) -> None:
         """Write the final actor as a Hugging Face model where ``training.export_hf`` asks for it.

@@ -1,13 +1,16 @@
 """What a run prints, leaves behind and can be asked for."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-from tests.e2e.runs import ACTOR, SHORT, Workspace, final_weights, metrics, post_train, samples
+from mindllm.checkpoint.cli import main as convert
+from mindllm.data.cli import main as preprocess
+from tests.e2e.runs import ACTOR, SHORT, Workspace, final_weights, metrics, post_train, run_here, samples
 
 TWO = [*SHORT, "training.train_iters=2"]
 NAMES = (
@@ -122,6 +125,43 @@ def test_the_export_is_the_trained_model_and_transformers_reads_it(run, workspac
     tokenizer = AutoTokenizer.from_pretrained(export)
     answer = model.generate(**tokenizer("say 7", return_tensors="pt"), max_new_tokens=4, do_sample=False)
     assert answer.shape[1] <= 6
+
+
+def test_a_base_model_stops_and_is_exported_as_the_template_of_its_data_says(workspace, tmp_path):
+    """A tokenizer without chat template whose EOS, 0, is not what ends answers: that is the special token `then`."""
+    from transformers import AddedToken, AutoModelForCausalLM, AutoTokenizer
+
+    shutil.copytree(workspace.hf, tmp_path / "hf")
+    tokenizer = AutoTokenizer.from_pretrained(workspace.hf)
+    tokenizer.add_tokens([AddedToken("then", special=True)])
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path / "hf")
+    (tmp_path / "hf/chat_template.jinja").unlink()
+    (tmp_path / "own.yaml").write_text('user: "{content} "\nheader: ""\nanswer: "{content} then"\n')
+    where = ["--input", workspace.task / "train.jsonl", "--output-prefix", tmp_path / "train"]
+    text = ["--tokenizer-name-or-path", tmp_path / "hf", "--prompt-type", tmp_path / "own.yaml"]
+    handler = ["--handler-name", "PPOAlpacaStyleInstructionHandler", "--map-keys", '{"prompt": "prompt"}']
+    assert run_here(preprocess, [*where, *text, *handler]).status == 0
+    kinds = ["--load-model-type", "hf", "--save-model-type", "mcore"]
+    assert run_here(convert, [*kinds, "--load-dir", tmp_path / "hf", "--save-dir", tmp_path / "mcore"]).status == 0
+    overrides = [
+        *TWO,
+        "training.train_iters=1",
+        f"{ACTOR}.load={tmp_path}/mcore",
+        f"{ACTOR}.data_path={tmp_path}/train",
+    ]
+    arguments = workspace.arguments("grpo", tmp_path / "run", *overrides, f"training.export_hf={tmp_path}/export")
+    (end,) = tokenizer("then")["input_ids"]
+    assert f"ok: end tokens: then ({end}), <|endoftext|> (0)\n" in post_train([*arguments, "--check"]).out
+    named = post_train([*arguments, f"{ACTOR}.eos_token_ids=[0]", "--check"]).out
+    assert f"eos_token_ids: {end} (then), which ends answers in {tmp_path}/train, is missing" in named
+
+    post_train(arguments)
+    model, exported = (kind.from_pretrained(tmp_path / "export") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    assert model.generation_config.eos_token_id == model.config.eos_token_id == [end, 0]
+    turns = [{"role": "user", "content": "say 7"}, {"role": "assistant", "content": "7"}]
+    assert exported.apply_chat_template(turns[:1], add_generation_prompt=True, tokenize=False) == "say 7 "
+    assert exported.apply_chat_template(turns, tokenize=False) == "say 7 7 then"
 
 
 def test_the_resolved_config_repeats_the_run(run, workspace, tmp_path):
