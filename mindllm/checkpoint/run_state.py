@@ -1,7 +1,6 @@
 """Saving and resuming a run: the directories of its roles plus one manifest per iteration, which is written last."""
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 from mindllm.checkpoint.info import trained_iteration
 from mindllm.errors import UserError, naming_file
+from mindllm.files import remove_partial, sync_tree, write_atomically
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _MANIFEST_NAME = re.compile(r"iter_(\d+)\.json")
@@ -70,15 +70,18 @@ class RunState:
 
         To be called after ``latest``, which refuses the directories of another run.
         """
+        self._remove_unfinished()
+        for directory in (self._manifests, *self._directories.values()):
+            remove_partial(directory)
+        for path in self._outdated():
+            _remove(path)
+
+    def _remove_unfinished(self) -> None:
         for journal in self._manifests.glob(f"iter_[0-9]*{_UNFINISHED}"):
             is_complete = journal.with_suffix(".json").exists()
             removed = [is_complete or _remove(path / journal.stem) for path in self._directories.values()]
             if all(removed):
                 journal.unlink()
-        for partial in self._manifests.glob("iter_*.tmp"):
-            partial.unlink()
-        for path in self._outdated():
-            _remove(path)
 
     def _outdated(self) -> list[Path]:
         """Directories in the run directory that are older than all checkpoints which ``keep_last`` keeps.
@@ -116,13 +119,14 @@ class RunState:
         try:
             for role, write in writers.items():
                 _write_role(self._directories[role] / name, write)
-            _write_text(final, json.dumps({"iteration": iteration, "roles": roles, "state": state}, indent=1))
+            manifest = {"iteration": iteration, "roles": roles, "state": state}
+            write_atomically(final, [json.dumps(manifest, indent=1)])
         except Exception:
-            self.clean_up()
+            self._remove_unfinished()
             raise
         journal.unlink()
         for role in writers:
-            _write_text(self._directories[role] / TRACKER, f"{iteration}\n")
+            write_atomically(self._directories[role] / TRACKER, [f"{iteration}\n"])
         self._prune()
 
     def _complete(self) -> list[Path]:
@@ -152,7 +156,7 @@ class RunState:
             return
         for path in self._complete()[: -self._keep_last]:
             path.replace(path.with_suffix(_UNFINISHED))
-        self.clean_up()
+        self._remove_unfinished()
 
 
 def complete_iterations(run_dir: Path) -> dict[int, Path]:
@@ -168,6 +172,7 @@ def _write_role(final: Path, write: Callable[[Path], None]) -> None:
     unfinished.mkdir(parents=True)
     with naming_file(unfinished):
         write(unfinished)
+        sync_tree(unfinished)
     unfinished.rename(final)
 
 
@@ -182,14 +187,3 @@ def _remove(final: Path) -> bool:
 def iteration_name(iteration: int) -> str:
     """Megatron's directory name of an iteration."""
     return f"iter_{iteration:07d}"
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Replace ``path`` in one step."""
-    temporary = path.with_name(path.name + ".tmp")
-    with naming_file(path):
-        with open(temporary, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)

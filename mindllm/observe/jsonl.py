@@ -5,11 +5,11 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mindllm.errors import UserError, naming_file
+from mindllm.files import remove_partial, write_atomically
 
 _SAMPLES_NAME = re.compile(r"iter_(\d+)\.jsonl")
 SAMPLES_BYTES = "samples/bytes"
@@ -34,40 +34,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value)
-
-
-def write_atomically(path: Path, lines: Iterable[str]) -> None:
-    """Write the lines to ``path`` so that it holds either its old content or all of them, even after a power failure.
-
-    Raises:
-        OSError: it names ``path``; nothing is left beside it.
-    """
-    partial = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
-        with naming_file(path):
-            with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            _sync_directory(path.parent)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def remove_partial(directory: Path) -> None:
-    """Remove what killed processes left of ``write_atomically`` in ``directory``."""
-    for path in directory.glob(".*.tmp-*"):
-        path.unlink(missing_ok=True)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Put the names in ``directory`` on disk, where its file system can."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    with suppress(OSError):
-        os.fsync(descriptor)
-    os.close(descriptor)
 
 
 class MetricsFile:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from mindllm.errors import UserError, did_you_mean
+from mindllm.files import remove_partial, write_atomically
 from mindllm.observe.jsonl import (
     SAMPLES_BYTES,
     MetricsFile,
     SamplesFolder,
-    remove_partial,
     to_line,
-    write_atomically,
 )
 from mindllm.observe.progress import Progress
 from mindllm.observe.report import build_report, render_report

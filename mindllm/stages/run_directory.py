@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from mindllm.checkpoint import latest_iteration_dir
 from mindllm.errors import UserError
-from mindllm.observe.jsonl import write_atomically
+from mindllm.files import write_atomically
 
 _CONFIG_NAME = "config.yaml"
 _LOCK_NAME = ".lock"

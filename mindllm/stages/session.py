@@ -147,6 +147,7 @@ class Session:
         for directory in saved.roles.values():
             try:
                 TorchDistReader(directory).close()
+                read_checkpoint_info(directory)
             except UserError as error:
                 manifest = self.run_dir / "checkpoints" / f"{directory.name}.json"
                 raise UserError(f"{error}; delete {manifest} to go back to the checkpoint before it") from None

@@ -1,6 +1,5 @@
 """A run that was killed and started again by the same command equals the one that was not, bit for bit."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -149,12 +148,18 @@ def test_a_copied_run_goes_on_in_its_own_directory(workspace, uninterrupted, tmp
     assert (tmp_path / "copy/checkpoints/actor/iter_0000007").is_dir()
 
 
-def test_a_damaged_checkpoint_of_the_run_is_named_with_the_way_back(workspace, uninterrupted, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [("*.distcp", b"x" * 100, "is truncated: 100 bytes"), ("mindllm.json", bytes(200), "is broken")],
+)
+def test_a_damaged_checkpoint_of_the_run_is_named_with_the_way_back(
+    workspace, uninterrupted, tmp_path, name, content, said
+):
     shutil.copytree(uninterrupted, tmp_path / "run")
-    data = next((tmp_path / "run/checkpoints/actor/iter_0000006").glob("*.distcp"))
-    os.truncate(data, 100)
+    damaged = next((tmp_path / "run/checkpoints/actor/iter_0000006").glob(name))
+    damaged.write_bytes(content)
     outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *SHORT, "training.train_iters=7"), status=2)
-    assert f"{data} is truncated: 100 bytes" in outcome.err
+    assert f"{damaged} {said}" in outcome.err
     assert "run/checkpoints/iter_0000006.json to go back" in outcome.err
 
 

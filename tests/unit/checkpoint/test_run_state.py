@@ -83,7 +83,7 @@ def test_what_an_interrupted_save_left_is_written_anew(tmp_path: Path) -> None:
 def test_a_death_at_any_write_leaves_the_earlier_or_the_new_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, written = run_state._write_text, []
+    original, written = run_state.write_atomically, []
     state = make(tmp_path, keep_last=1)
     save(state, 1)
 
@@ -93,13 +93,13 @@ def test_a_death_at_any_write_leaves_the_earlier_or_the_new_checkpoint(
     for survive in range(4):  # the manifest, two trackers, and none that dies
         written.clear()
 
-        def dying(path: Path, text: str, limit: int = survive) -> None:
+        def dying(path: Path, lines: list[str], limit: int = survive) -> None:
             if len(written) == limit:
                 raise Killed
             written.append(path)
-            original(path, text)
+            original(path, lines)
 
-        monkeypatch.setattr(run_state, "_write_text", dying)
+        monkeypatch.setattr(run_state, "write_atomically", dying)
         if survive < 3:
             with pytest.raises(Killed):
                 save(state, 2 + survive)
