@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,12 +44,18 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
-    def check_flags(self, arguments: Sequence[str]) -> None:
-        """Raise UserError for an unknown flag, before one that is missing for that reason is asked for."""
+    def check_flags(self, arguments: Sequence[str], known_elsewhere: Callable[[str], str | None]) -> None:
+        """Raise UserError for an unknown flag, before one that is missing for that reason is asked for.
+
+        ``known_elsewhere`` says what to do instead of a flag of another toolkit's; None for any other.
+        """
         known = [flag for action in self._actions for flag in action.option_strings]
         for argument in arguments:
             flag = argument.split("=")[0]
             if flag.startswith("--") and flag != "--" and flag not in known:
+                answer = known_elsewhere(flag)
+                if answer is not None:
+                    raise UserError(f"unknown argument {flag}: {answer}")
                 raise UserError(f"unknown argument {flag}; --help lists all{did_you_mean(flag, known)}")
 
     def error(self, message: str) -> NoReturn:

@@ -4,8 +4,9 @@ import errno
 import os
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 
@@ -45,6 +46,18 @@ def describe_os_error(error: OSError) -> str:
     return f"{name}: {reason}{'; free some space and start the same command again' if is_full else ''}"
 
 
+def known_answer(name: str, answers: Mapping[str, str]) -> str | None:
+    """Return the answer for ``name``: that of the first pattern that fits it; None when none does.
+
+    Args:
+        name: a key or a flag, however it is written.
+        answers: patterns of names, with spaces between and as of ``fnmatch``, to the answer.
+    """
+    plain = _plain(name)
+    fits = (answer for patterns, answer in answers.items() if any(fnmatchcase(plain, one) for one in patterns.split()))
+    return next(fits, None)
+
+
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the allowed names that ``name`` may stand for, or ``""`` for none."""
     near = " or ".join(f"'{close}'" for close in near_names(name, allowed))
@@ -54,25 +67,31 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 def near_names(name: str, allowed: Iterable[str], limit: int = 3) -> list[str]:
     """Return up to ``limit`` allowed names that ``name`` is a misspelling of, or else an abbreviation.
 
-    A misspelling has at most one wrong letter in four. An abbreviation shortens words (``seq_len``) or leaves some out
+    See ``misspelled``. An abbreviation shortens words (``seq_len``) or leaves some out
     (``batch_size``). Case, hyphens and underscores do not count.
     """
+    others = sorted(set(allowed))
+    meant = misspelled(name, others)
+    if meant:
+        return meant[:limit]
     plain = _plain(name)
-    others = {other: _plain(other) for other in sorted(set(allowed))}
-    edits = {other: _edits(plain, word) for other, word in others.items()}
-    misspelled = [other for other, word in others.items() if edits[other] <= _tolerated(plain, word)]
-    if misspelled:
-        fewest = min(edits[other] for other in misspelled)
-        return [other for other in misspelled if edits[other] == fewest][:limit]
-    words = plain.split("_")
-    shortened = [other for other, word in others.items() if _same_words(words, word.split("_"))]
-    longer = [other for other, word in others.items() if len(plain) > 2 and set(words) < set(word.split("_"))]
+    words, split = plain.split("_"), {other: _plain(other).split("_") for other in others}
+    shortened = [other for other in others if _same_words(words, split[other])]
+    longer = [other for other in others if len(plain) > 2 and set(words) < set(split[other])]
     return sorted(shortened or longer, key=len)[:limit]
+
+
+def misspelled(name: str, allowed: Iterable[str]) -> list[str]:
+    """Return the allowed names that ``name`` comes closest to, with at most one wrong letter in five (or of three)."""
+    plain = _plain(name)
+    edits = {other: _edits(plain, _plain(other)) for other in sorted(set(allowed))}
+    fewest = min(edits.values(), default=0)
+    return [other for other, number in edits.items() if number == fewest and number <= _tolerated(plain, _plain(other))]
 
 
 def _tolerated(one: str, other: str) -> int:
     shorter = min(len(one), len(other))
-    return max(shorter // 4, 1 if shorter == 3 else 0)
+    return max(shorter // 5, 1 if shorter > 2 else 0)
 
 
 def _same_words(words: list[str], others: list[str]) -> bool:

@@ -10,7 +10,7 @@ from mindllm.checkpoint.converter import convert
 from mindllm.checkpoint.head import HEADS
 from mindllm.checkpoint.options import DEFAULT_MAX_SHARD_BYTES, Options
 from mindllm.command_line import Parser, path, positive, program, seed
-from mindllm.errors import UserError
+from mindllm.errors import UserError, known_answer
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -89,11 +89,39 @@ def build_parser() -> Parser:
     return parser
 
 
+_ARCHITECTURE = "the architecture is read from the model itself (config.json or mindllm.json)"
+# Flags of MindSpeed, Megatron, ms-swift and verl, without dashes: what to do here instead.
+_FLAGS_ELSEWHERE = {
+    "save_lora*": "an adapter is merged into the weights (--lora-load), not written",
+    "lora_* merge_lora adapters adapter_* peft_*": "rank, scale and targets are read from the adapter's own "
+    "adapter_config.json; --lora-load DIR is all it takes",
+    "orm reward_model": "write --head reward",
+    "loader saver model_type spec megatron_path use_mcore_models no_checking max_queue_size load_checkpoint_loosely "
+    "to_mcore to_hf backend": "--load-model-type and --save-model-type say all that is needed",
+    "tokenizer* vocab_file": "the tokenizer is copied with the model",
+    "hf_cfg_dir hf_config* load_hf_from_config": "write --hf-dir",
+    "tensor_model_parallel_size tensor_parallel_size tp target_tp": "write --target-tensor-parallel-size",
+    "pipeline_model_parallel_size pipeline_parallel_size pp target_pp": "write --target-pipeline-parallel-size",
+    "expert_model_parallel_size expert_parallel_size ep target_ep": "write --target-expert-parallel-size",
+    "virtual_pipeline_model_parallel_size vpp": "write --num-layers-per-virtual-pipeline-stage",
+    "num_layers hidden_size num_attention_heads ffn_hidden_size add_qkv_bias qk_layernorm position_embedding_type "
+    "rotary_base num_experts moe_* true_vocab_size max_position_embeddings untie_*": _ARCHITECTURE,
+    "torch_dtype dtype bf16 fp16 fp32": "write --params-dtype",
+    "load checkpoint_path checkpoint_dir local_dir hf_model* mcore_model model model_path model_name_or_path "
+    "input_dir": "write --load-dir",
+    "save output_dir output_path target_dir": "write --save-dir",
+    "test_convert_precision": "write --verify",
+    "safe_serialization": "weights are always written as safetensors",
+    "num_workers": "write --workers",
+    "trust_remote_code": "no code from a model's folder is run; the model families are built in",
+}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Parse, convert and return the exit status (2: a mistake of the user's, 130: interrupted)."""
     try:
         parser = build_parser()
-        parser.check_flags(arguments)
+        parser.check_flags(arguments, lambda flag: known_answer(flag, _FLAGS_ELSEWHERE))
         _convert(parser.parse_args(arguments))
     except (UserError, OSError) as error:  # OSError: a source that may not be read
         print(f"error: {error}", file=sys.stderr)

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from mindllm.command_line import Parser, program
 from mindllm.config.actor import ActorConfig
 from mindllm.config.catalog import config_names
+from mindllm.config.foreign import unknown_flag
+from mindllm.config.layers import KEYS_BY_SECTION
 from mindllm.config.training import TrainingConfig
+from mindllm.errors import known_answer
 from mindllm.resources import TRAINER_CONFIGS
 
 _STAGES = {
@@ -59,9 +62,22 @@ def parse_command(arguments: list[str]) -> Command:
     mode.add_argument("--cfg", action="store_true", help="print the resolved configuration and stop")
     mode.add_argument("--check", action="store_true", help="run every check, launch nothing")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="wins over the files; the last one counts")
-    parser.check_flags(arguments)
+    parser.check_flags(arguments, _known_elsewhere)
     found = parser.parse_intermixed_args(arguments)
     return Command(found.config_name, found.config_dir, found.overrides, found.cfg, found.check)
+
+
+_FLAGS_ELSEWHERE = {
+    "config_path": "write --config-dir, or the path of the file in --config-name",
+    "config config_file yaml": "write --config-name",
+    "multirun": "one command is one run",
+    "resolve": "--cfg prints the configuration resolved",
+    "dry_run": "write --check, or --cfg",
+}
+
+
+def _known_elsewhere(flag: str) -> str | None:
+    return known_answer(flag, _FLAGS_ELSEWHERE) or unknown_flag(flag, KEYS_BY_SECTION)
 
 
 def _epilog(prog: str) -> str:

@@ -20,6 +20,12 @@ ACCEPTED: Mapping[str, str] = {
     "no_load_optim": WEIGHTS_ONLY,
     "no_load_rng": WEIGHTS_ONLY,
     "finetune": WEIGHTS_ONLY,
+    "no_save_optim": "every checkpoint holds the whole state, so that a run can resume",
+    "no_save_rng": "every checkpoint holds the whole state, so that a run can resume",
+    "log_throughput": "tokens per second are always logged",
+    "full_shuffle_instruction_dataset": "no_shuffle decides; every epoch has an order of its own",
+    "overlap_grad_reduce": "gradients and parameters are exchanged between steps, without overlap",
+    "overlap_param_gather": "gradients and parameters are exchanged between steps, without overlap",
     "is_instruction_dataset": "the manifest beside the data says what it holds",
     "variable_seq_lengths": PACKED,
     "pad_to_multiple_of": PACKED,
@@ -86,8 +92,18 @@ ONE_VALUE_ALGORITHM_GRPO: Mapping[str, OneValue] = {
     "bootstrap_truncated": OneValue(False, "there are no values", _ONLY_PPO.format("false")),
 }
 
+_NO_PREFERENCES = "preference optimization is not available; the stages are sft, orm, ray_grpo and ray_ppo"
+_DAPO = (
+    "write ray_grpo with loss_agg_mode: token-mean and clip_ratio_high > clip_ratio_low; prompts are not drawn again"
+)
+
 REFUSED_VALUES: Mapping[tuple[str, str], str] = {
-    ("stage", "ray_online_dpo"): "online preference optimisation is not available; write ray_ppo or ray_grpo",
+    ("stage", "ray_online_dpo"): "online preference optimization is not available; write ray_ppo or ray_grpo",
+    **{("stage", name): _NO_PREFERENCES for name in ("dpo", "kto", "orpo", "simpo", "cpo", "ipo")},
+    **{("stage", name): _DAPO for name in ("dapo", "ray_dapo")},
+    **{("stage", name): "a reward model is trained by stage orm" for name in ("rm", "reward", "reward_model")},
+    ("stage", "pt"): "pretraining is not available; write sft",
+    ("adv_estimator", "rloo"): "leaving one out is not available; group_mean subtracts the mean of the whole group",
     ("adv_estimator", "grpo"): "the estimator of GRPO is called group_norm here",
 }
 

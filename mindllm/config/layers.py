@@ -7,12 +7,13 @@ from typing import Any
 from mindllm.config.actor import ACTOR_KEYS
 from mindllm.config.architecture import ARCHITECTURE_KEYS
 from mindllm.config.compat import ACCEPTED, ONE_VALUE, REFUSED_VALUES, OneValue, same_value
-from mindllm.config.foreign import FOREIGN_NAMES, unknown_key
+from mindllm.config.foreign import unknown_key, unknown_section
+from mindllm.config.foreign_names import SECTIONS_ELSEWHERE
 from mindllm.config.pool import ResourcePool
 from mindllm.config.roles import CRITIC_KEYS, CRITIC_ONLY_KEYS, REWARD_MODEL_KEYS, ROLE_KEYS
 from mindllm.config.sections import AlgorithmConfig, RewardConfig
 from mindllm.config.training import TrainingConfig
-from mindllm.errors import UserError, did_you_mean
+from mindllm.errors import UserError
 
 ACTOR = "actor_rollout_ref.actor_rollout"
 REF = "actor_rollout_ref.ref"
@@ -103,9 +104,9 @@ def _plain_keys(section: str, mapping: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _unknown_section(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
-        known = [f"{key} -> {FOREIGN_NAMES[key]}" for key in value if key in FOREIGN_NAMES]
-        hint = f"; its keys are called otherwise here: {', '.join(known)}" if known else did_you_mean(name, SECTIONS)
-        return f"{name}: unknown section{hint}; the sections are {', '.join(SECTIONS)}"
+        return unknown_section(name, value, SECTIONS)
+    if name in SECTIONS_ELSEWHERE:
+        return unknown_section(name, {}, SECTIONS)
     homes = [section for section, keys in KEYS_BY_SECTION.items() if name in keys]
     return (
         f"{name}: this key needs its section; write {homes[0]}.{name}"

@@ -11,13 +11,40 @@ from mindllm.data.handlers import handler_names
 from mindllm.data.options import PreprocessOptions
 from mindllm.data.order import OrderOptions
 from mindllm.data.templates import template_names
-from mindllm.errors import UserError
+from mindllm.errors import UserError, known_answer
 
 _EXAMPLE = """example:
   %(prog)s --input train.jsonl --output-prefix data/train \\
     --handler-name PPOAlpacaStyleInstructionHandler --tokenizer-name-or-path models/qwen \\
     --map-keys '{"prompt": "question"}' --seq-length 512
 """
+# Flags of Megatron, MindSpeed, TRL and ms-swift, without dashes: what to do here instead.
+_FLAGS_ELSEWHERE = {
+    "json_keys columns text_column* prompt_key response_key": "write --map-keys",
+    "dataset_impl": "data is always written as memory-mapped indexed files",
+    "vocab_file merge_file vocab_size tokenizer_vocab_size": "write --tokenizer-name-or-path, a Hugging Face directory",
+    "tokenizer tokenizer_path model model_name_or_path": "write --tokenizer-name-or-path",
+    "tokenizer_not_use_fast use_fast*": "the tokenizer that Hugging Face loads is used; --engine chooses the library",
+    "trust_remote_code": "no code from a tokenizer's folder is run",
+    "output output_dir output_path save_path": "write --output-prefix",
+    "num_workers preprocessing_num_workers num_proc dataset_num_proc nproc": "write --workers",
+    "max_length max_seq_length max_len cutoff_len max_source_length max_prompt_length": "write --seq-length",
+    "truncation* truncate": "write --overlong (samples) or --prompt-overlong (prompts)",
+    "packing": "write --pack",
+    "neat_packing": "write --neat-pack",
+    "template chat_template* template_type": "write --prompt-type",
+    "prompt_type_path": "write --prompt-type FILE",
+    "enable_thinking": "write --thinking on or off",
+    "dataset dataset_name dataset_path data_files train_file* data_path": "write --input",
+    "dataset_*": "files are named with --input, columns with --map-keys",
+    "cache_dir overwrite_cache": "nothing is cached; --overwrite replaces data under the prefix",
+    "streaming": "files are always read as a stream",
+    "split_sentences keep_newlines partitions": "there is no such step; a document is one row",
+    "val_size split_dataset_ratio": "write --split",
+    "num_samples max_train_samples": "write --max-samples",
+    "system": "the system prompt is a column (--map-keys) or part of the template (--prompt-type)",
+    "label_mask mask_history": "write --no-train-on-history",
+}
 _HF, _SENTENCEPIECE = "PretrainedFromHF", "GPTSentencePieceTokenizer"
 
 
@@ -202,7 +229,7 @@ def parse(argv: Sequence[str]) -> tuple[PreprocessOptions, int | None]:
         UserError: an unknown flag or a bad value.
     """
     parser = build_parser()
-    parser.check_flags(argv)
+    parser.check_flags(argv, lambda flag: known_answer(flag, _FLAGS_ELSEWHERE))
     found = parser.parse_args(argv)
     order = OrderOptions(
         found.max_samples, found.shuffle, found.seed, found.split, found.mix_strategy, found.interleave_probs

@@ -214,7 +214,7 @@ def test_keys_that_contradict_each_other_are_refused(grpo, changes, fragment):
 @pytest.mark.parametrize(
     ("changes", "fragment"),
     [
-        ({"training.stage": "ray_online_dpo"}, "training.stage: online preference optimisation is not available"),
+        ({"training.stage": "ray_online_dpo"}, "training.stage: online preference optimization is not available"),
         (
             {"algorithm.adv_estimator": "gae"},
             "algorithm.adv_estimator: gae needs a critic, which stage ray_grpo has not",
