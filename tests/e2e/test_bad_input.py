@@ -161,7 +161,7 @@ BAD_RUNS: dict[str, tuple[Case, list[str]]] = {
     ),
     "PP not dividing the layers": (
         grpo("training.executor=ray", f"{ACTOR}.pipeline_model_parallel_size=3"),
-        ["pipeline_model_parallel_size", "3", "2 layers"],
+        ["pipeline_model_parallel_size", "3", "num_layers 2"],
     ),
     "too few ranks": (
         grpo("training.executor=ray", f"{ACTOR}.tensor_model_parallel_size=2", "resource_pool.actor_rollout=1"),
