@@ -203,7 +203,7 @@ def _inspect(load_dir: str | Path, options: Options) -> _Input:
 def _inspect_hf(directory: Path, ignored: tuple[str, ...], options: Options) -> _Input:
     architecture = load_architecture(directory, ignored)
     adapter = directory / "adapter_config.json"
-    if adapter.is_file() and (options.lora_load is None or not options.lora_load.samefile(directory)):
+    if adapter.is_file() and (options.lora_load is None or options.lora_load.resolve() != directory.resolve()):
         raise UserError(f"{adapter}: transformers loads the model with this adapter; add --lora-load, or remove it")
     head = default_head(architecture)
     return _Input("hf", directory, directory, architecture, head, architecture.vocab_size, ignored)
@@ -267,7 +267,7 @@ def _adapted(source: "Source", architecture: Architecture, options: Options) -> 
     from mindllm.checkpoint.lora import AdaptedSource, Adapter
     from mindllm.checkpoint.recipe import ordered_weights
 
-    with closing(Adapter(options.lora_load, ordered_weights(architecture))) as adapter:
+    with closing(Adapter(options.lora_load, ordered_weights(architecture), architecture)) as adapter:
         yield AdaptedSource(source, adapter, architecture)
 
 

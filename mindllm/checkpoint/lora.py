@@ -1,87 +1,153 @@
-"""Merging a Hugging Face PEFT adapter (LoRA) into the weights that it was trained for."""
+"""Merging a Hugging Face PEFT adapter into the weights that it was trained for, as ``merge_and_unload`` does."""
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mindllm.checkpoint.adapter_config import read_adapter_config
 from mindllm.checkpoint.recipe import Dtype, Source, listed
 from mindllm.checkpoint.safetensors_io import SafetensorsReader
 from mindllm.errors import UserError
-from mindllm.models.families import Architecture, Weight
-from mindllm.models.families.arrays import Array, from_torch, to_torch
+from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of
+from mindllm.models.families.arrays import Array, from_torch, same_bits, to_torch
 from mindllm.models.families.transforms import merge, split
 
 _FILE_NAME = "adapter_model.safetensors"
-_NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.(?:default\.)?weight")
-# Fields that would change the sum, with the values under which they do not.
-_PLAIN: Mapping[str, tuple[Any, ...]] = {
-    "bias": (None, "none"),
-    "fan_in_fan_out": (None, False),
-    "modules_to_save": (None, []),
-    "trainable_token_indices": (None,),
-    "use_dora": (None, False),
-    "use_qalora": (None, False),
-}
+_NAME = re.compile(
+    r"base_model\.model\.(?P<module>.+?)(?:\.base_layer)?\."
+    r"(?:lora_(?P<half>[AB])(?:\.default)?\.(?P<of>weight|bias)"
+    r"|lora_embedding_(?P<embedding>[AB])(?:\.default)?"
+    r"|(?P<magnitude>lora_magnitude_vector)(?:\.default)?(?:\.weight)?"
+    r"|(?P<whole>weight|bias))"
+)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What becomes of a tensor ``W`` of the model, by names of tensors in the adapter's file.
+
+    First ``whole`` takes the place of ``W``. Then ``scale * B @ A`` is added to it (transposed if ``is_embedding``), or
+    ``scale * added_bias``. Finally the rows of a DoRA matrix, columns of an embedding, get the lengths ``magnitude``.
+    """
+
+    whole: str | None = None
+    first: str | None = None
+    second: str | None = None
+    is_embedding: bool = False
+    added_bias: str | None = None
+    scale: float = 1.0
+    magnitude: str | None = None
 
 
 class Adapter:
-    """A LoRA adapter: for some matrices ``W`` of the model, ``scale * B @ A`` to add.
+    """A LoRA adapter: low-rank products to add to matrices of the model, and tensors that take the place of others.
 
-    The constructor checks that every tensor is half of such a pair, for a matrix of the model and of fitting shape.
-    Raises UserError naming the file and what does not fit.
+    The constructor checks that the adapter is one that can be merged, and that every tensor of its file belongs to a
+    tensor of the model and fits. Raises UserError naming the file and what does not fit.
     """
 
-    def __init__(self, directory: str | Path, weights: Sequence[Weight]) -> None:
+    def __init__(self, directory: str | Path, weights: Sequence[Weight], architecture: Architecture) -> None:
         self._config_path = Path(directory) / "adapter_config.json"
-        self._config = self._read_config()
+        self._config = read_adapter_config(self._config_path)
         self._reader = SafetensorsReader(directory, _FILE_NAME)
+        self._path = self._reader.directory / _FILE_NAME
         shapes = {name: shape for weight in weights for name, shape in zip(weight.hf, weight.hf_shapes, strict=True)}
-        halves: dict[str, dict[str, str]] = {}
+        parts = self._parts()
+        if architecture.tie_embeddings:
+            self._check_tied(parts, architecture)
+        unknown = parts.keys() - shapes.keys()
+        if unknown:
+            raise UserError(f"{directory} adapts what the model does not have: {listed(unknown)}")
+        normalized = {name for weight in weights if weight.transform == "unit_rows" for name in weight.hf}
+        if normalized & parts.keys():
+            raise UserError(f"{self._path}: {listed(normalized)} has rows of length one, which cannot be adapted")
+        self._changes = {name: self._change(name, found, shapes[name]) for name, found in parts.items()}
+
+    def _parts(self) -> dict[str, dict[str, str]]:
+        """Return, by name of the model's tensor, what the file holds for it: role -> name in the file."""
+        parts: dict[str, dict[str, str]] = {}
         for name in self._reader.infos:
             match = _NAME.fullmatch(name)
             if match is None:
-                raise UserError(f"{self._reader.directory / _FILE_NAME}: {name} is not a LoRA matrix of a linear layer")
-            halves.setdefault(f"{match[1]}.weight", {})[match[2]] = name
-        unknown = halves.keys() - shapes.keys()
-        if unknown:
-            raise UserError(f"{directory} adapts what the model does not have: {listed(unknown)}")
-        self._pairs = {name: self._pair(name, half, shapes[name]) for name, half in halves.items()}
+                raise UserError(f"{self._path}: {name} is no tensor of a LoRA adapter that can be merged")
+            target = f"{match['module']}.{match['whole'] or match['of'] or 'weight'}"
+            role = match["half"] or match["embedding"] or ("magnitude" if match["magnitude"] else "whole")
+            role = "added_bias" if match["of"] == "bias" else role
+            parts.setdefault(target, {})[f"embedding_{role}" if match["embedding"] else role] = name
+        return parts
 
-    def _read_config(self) -> dict[str, Any]:
-        path = self._config_path
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError(f"{path.parent} has no {path.name}; a PEFT adapter directory is needed") from None
-        except ValueError as error:
-            raise UserError(f"{path} is not valid JSON: {error}") from None
-        if config.get("peft_type") != "LORA":
-            raise UserError(f"{path}: peft_type is {config.get('peft_type')!r}; only 'LORA' can be merged")
-        for field, allowed in _PLAIN.items():
-            if config.get(field) not in allowed:
-                raise UserError(f"{path}: {field} is {config[field]!r}; only plain LoRA can be merged")
-        return dict(config)
+    def _check_tied(self, parts: dict[str, dict[str, str]], architecture: Architecture) -> None:
+        """Refuse to change a tied matrix on one side only; take out the copy of an output layer that is the same."""
+        family = family_of(architecture.family)
+        embedding, output = (family.hf_name(key) for key in (EMBEDDING_KEY, OUTPUT_KEY))
+        saved = self._config.get("modules_to_save") or ()
+        for name in (embedding, output):
+            module = name.removesuffix(".weight")
+            if parts.get(name, {}).keys() - {"whole"} or any(f".{module}".endswith(f".{each}") for each in saved):
+                raise UserError(
+                    f"{self._path}: {module} is adapted, but embedding and output layer are one matrix "
+                    "(tie_word_embeddings = true); merged, the change of one would be one of the other too. Merge it "
+                    "with peft into a model whose embeddings are untied, and convert that"
+                )
+        copies = [self._reader.read(parts[name]["whole"]) for name in (embedding, output) if name in parts]
+        if output in parts:
+            if len(copies) < 2 or not same_bits(*copies):
+                raise UserError(f"{self._path}: {output} differs from the embedding, to which it is tied")
+            del parts[output]
 
-    def _pair(self, name: str, half: Mapping[str, str], shape: tuple[int, ...]) -> tuple[str, str, float]:
-        """Return the names of A and B, and the scale."""
-        path = self._reader.directory / _FILE_NAME
-        if half.keys() != {"A", "B"}:
-            raise UserError(f"{path}: {name} has lora_{''.join(half)} only")
-        first, second = (self._reader.infos[half[letter]].shape for letter in "AB")
+    def _change(self, name: str, parts: Mapping[str, str], shape: tuple[int, ...]) -> _Change:
+        """Return what the ``parts`` do to the tensor ``name``, after checking that they fit."""
+        halves = sorted(role for role in parts if role.removeprefix("embedding_") in ("A", "B"))
+        whole, added_bias, magnitude = (parts.get(role) for role in ("whole", "added_bias", "magnitude"))
+        if whole is not None:
+            self._check_shape(whole, shape, name)
+        if added_bias is not None:
+            self._check_shape(added_bias, shape, name)
+            return _Change(whole=whole, added_bias=added_bias, scale=self._scale(name))
+        if not halves:
+            if magnitude is not None:
+                raise UserError(f"{self._path}: {name} has {magnitude} only")
+            return _Change(whole=whole)
+        is_embedding = "embedding_" in halves[0]
+        if len(halves) != 2 or [half.removeprefix("embedding_") for half in halves] != ["A", "B"]:
+            raise UserError(f"{self._path}: {name} has lora_{' and lora_'.join(halves)} only")
+        first, second = (parts[half] for half in halves)
+        self._check_pair(name, first, second, shape[::-1] if is_embedding else shape)
+        if (magnitude is not None) != bool(self._config.get("use_dora")):
+            found = "has a magnitude" if magnitude else "has no magnitude"
+            raise UserError(f"{self._path}: {name} {found}, but use_dora is {self._config.get('use_dora')!r}")
+        if magnitude is not None and math.prod(self._reader.infos[magnitude].shape) != shape[is_embedding]:
+            self._check_shape(magnitude, (shape[is_embedding],), name)
+        return _Change(whole, first, second, is_embedding, None, self._scale(name), magnitude)
+
+    def _check_shape(self, tensor: str, wanted: tuple[int, ...], name: str) -> None:
+        shape = self._reader.infos[tensor].shape
+        if shape != wanted:
+            raise UserError(
+                f"{self._path}: {tensor} has shape {shape}, {name} of the model needs {wanted}; an adapter trained "
+                "after the vocabulary was resized needs a base that was resized too"
+            )
+
+    def _check_pair(self, name: str, first: str, second: str, shape: tuple[int, ...]) -> None:
+        found = self._reader.infos[first].shape, self._reader.infos[second].shape
         rank = self._value("r", "rank_pattern", name)
-        if len(shape) != 2 or first != (rank, shape[1]) or second != (shape[0], rank):
-            raise UserError(f"{path}: A {first} and B {second} of rank {rank} do not fit {name} {shape}")
-        alpha = self._value("lora_alpha", "alpha_pattern", name)
-        return half["A"], half["B"], alpha / (math.sqrt(rank) if self._config.get("use_rslora") else rank)
+        if len(shape) != 2 or found != ((rank, shape[1]), (shape[0], rank)):
+            raise UserError(f"{self._path}: A {found[0]} and B {found[1]} of rank {rank} do not fit {name} {shape}")
+
+    def _scale(self, name: str) -> float:
+        rank = self._value("r", "rank_pattern", name)
+        return self._value("lora_alpha", "alpha_pattern", name) / (
+            math.sqrt(rank) if self._config.get("use_rslora") else rank
+        )
 
     def _value(self, field: str, pattern_field: str, name: str) -> int | float:
         """Return the rank or alpha of one matrix; a pattern matches the end of its module's name, as in PEFT."""
-        module = name.removesuffix(".weight")
+        module = name.rpartition(".")[0]
         for pattern, value in (self._config.get(pattern_field) or {}).items():
-            if re.fullmatch(rf"(.*\.)?({pattern})", module):
+            if re.match(rf"(.*\.)?({pattern})$", module):
                 return self._number(pattern_field, value)
         return self._number(field, self._config.get(field))
 
@@ -92,16 +158,30 @@ class Adapter:
 
     def adapts(self, weight: Weight) -> bool:
         """Return whether any part of ``weight`` is changed."""
-        return any(name in self._pairs for name in weight.hf)
+        return any(name in self._changes for name in weight.hf)
 
     def apply(self, name: str, tensor: Array) -> Array:
-        """Return the Hugging Face tensor ``name`` with its product added in fp32, in its own dtype."""
-        if name not in self._pairs:
+        """Return the Hugging Face tensor ``name`` as the adapter changes it, computed in fp32, in its own dtype."""
+        import torch
+
+        change = self._changes.get(name)
+        if change is None:
             return tensor
-        first, second, scale = self._pairs[name]
-        product = to_torch(self._reader.read(second)).float() @ to_torch(self._reader.read(first)).float()
         base = to_torch(tensor)
-        return from_torch(product.mul_(scale).add_(base.float()).to(base.dtype))
+        result = base.float() if change.whole is None else self._read(change.whole)
+        if change.first is not None and change.second is not None:
+            product = self._read(change.second) @ self._read(change.first)
+            result = (product.T if change.is_embedding else product).mul(change.scale).add_(result)
+        if change.added_bias is not None:
+            result = result + self._read(change.added_bias) * change.scale
+        if change.magnitude is not None:
+            axis = 0 if change.is_embedding else 1
+            factor = self._read(change.magnitude).flatten() / torch.linalg.vector_norm(result, dim=axis)
+            result *= factor.unsqueeze(axis)
+        return from_torch(result.to(base.dtype).contiguous())
+
+    def _read(self, name: str) -> Any:
+        return to_torch(self._reader.read(name)).float()
 
     def close(self) -> None:
         """Close the adapter's file."""
