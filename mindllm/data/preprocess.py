@@ -102,4 +102,5 @@ def _packing(options: PreprocessOptions, spec: TokenizerSpec) -> PackingOptions 
 def _refuse_empty(joined: Joined) -> None:
     if not len(joined.rows):
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(joined.dropped.items()))
-        raise UserError(f"all {joined.rows_in} rows were dropped ({reasons}); nothing is written")
+        hint = " (--map-keys names columns)" if any(name.startswith("null_") for name in joined.dropped) else ""
+        raise UserError(f"all {joined.rows_in} rows were dropped ({reasons}){hint}; nothing is written")

@@ -3,10 +3,19 @@
 from collections.abc import Mapping
 
 from mindllm.data.handlers.base import DropRow, HandlerOptions, MapKeys, register_handler
-from mindllm.data.handlers.cells import columns_that_must_exist, mapped, required_text, text_cell
+from mindllm.data.handlers.cells import checked_text, columns_that_must_exist, mapped, required_text, text_cell
 from mindllm.data.handlers.instructions import InstructionHandler
 from mindllm.data.handlers.pairs import PairHandler
 from mindllm.data.handlers.prompts import AnsweredPromptHandler, PromptHandler
+from mindllm.data.handlers.turns import (
+    ANY_STYLE,
+    answered,
+    check_order,
+    holds_turns,
+    is_conversation,
+    read_answer,
+    read_prompt,
+)
 from mindllm.data.messages import Message, Tools
 from mindllm.data.rows import Row
 
@@ -54,7 +63,8 @@ class AlpacaRows:
     @classmethod
     def for_pairs(cls, map_keys: MapKeys | None) -> "AlpacaRows":
         """Rows of which two answers are compared. Raises UserError as `__init__`."""
-        return cls(map_keys, _PAIR_COLUMNS, ("prompt", "chosen", "rejected"))
+        # No column for the prompt, where the answers repeat it.
+        return cls(map_keys, _PAIR_COLUMNS, ("chosen", "rejected"))
 
     def tools(self, row: Row) -> Tools:
         """None; see `RowShape.tools`."""
@@ -62,18 +72,16 @@ class AlpacaRows:
 
     def prompt(self, row: Row) -> list[Message]:
         """System prompt, history and the row's question; see `PromptShape.prompt`."""
-        system = text_cell(row, self._columns["system"], "system")
-        messages = [Message("system", system)] if system else []
-        messages += self._history(row)
-        messages.append(Message("user", self.prompt_text(row)))
+        asked, system = self._asked(row), self._system(row)
+        if asked[0].role == "system":
+            system, asked = asked[:1], asked[1:]
+        messages = [*system, *self._history(row), *asked]
+        check_order(messages)
         return messages
 
     def prompt_text(self, row: Row) -> str:
         """The instruction, with the input, if any, on the next line; see `PromptShape.prompt_text`."""
-        parts = [text_cell(row, self._columns["prompt"], "prompt"), text_cell(row, self._columns["query"], "query")]
-        if not any(part.strip() for part in parts):
-            raise DropRow("null_prompt" if row.values.get(self._columns["prompt"] or "") is None else "empty_prompt")
-        return "\n".join(part for part in parts if part)
+        return self._asked(row)[-1].content
 
     def dialogue(self, row: Row) -> list[Message]:
         """The prompt and its answer; see `DialogueShape.dialogue`."""
@@ -84,11 +92,30 @@ class AlpacaRows:
         return required_text(row, self._columns["response"], "response")
 
     def pair(self, row: Row) -> tuple[list[Message], list[Message]]:
-        """The prompt with each of its two answers; see `PairShape.pair`."""
-        prompt = self.prompt(row)
-        chosen = Message("assistant", required_text(row, self._columns["chosen"], "chosen"))
-        rejected = Message("assistant", required_text(row, self._columns["rejected"], "rejected"))
-        return [*prompt, chosen], [*prompt, rejected]
+        """The prompt with each of its two answers, which may repeat it; see `PairShape.pair`."""
+        chosen, rejected = (
+            read_answer(row.values.get(self._columns[side] or ""), side, ANY_STYLE) for side in ("chosen", "rejected")
+        )
+        repeat_it = is_conversation(chosen) and is_conversation(rejected)
+        has_none = repeat_it and row.values.get(self._columns["prompt"] or "") in (None, "")
+        prompt = self._system(row) if has_none else self.prompt(row)
+        return answered(prompt, chosen, "chosen")[0], answered(prompt, rejected, "rejected")[0]
+
+    def _asked(self, row: Row) -> list[Message]:
+        """The question: one turn or, where its column holds a list of turns, those."""
+        value = row.values.get(self._columns["prompt"] or "")
+        query = text_cell(row, self._columns["query"], "query")
+        if holds_turns(value):
+            *earlier, last = read_prompt(value, "prompt", ANY_STYLE)
+            return [*earlier, last._replace(content=f"{last.content}\n{query}" if query else last.content)]
+        parts = [checked_text(value, "prompt"), query]
+        if not any(part.strip() for part in parts):
+            raise DropRow("null_prompt" if value is None else "empty_prompt")
+        return [Message("user", "\n".join(part for part in parts if part))]
+
+    def _system(self, row: Row) -> list[Message]:
+        system = text_cell(row, self._columns["system"], "system")
+        return [Message("system", system)] if system else []
 
     def _history(self, row: Row) -> list[Message]:
         turns = row.values.get(self._columns["history"]) if self._columns["history"] else None

@@ -1,42 +1,46 @@
 """Rows that hold a conversation as a list of turns: ShareGPT's and OpenAI's styles."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from mindllm.data.handlers.base import DropRow, HandlerOptions, MapKeys, register_handler
-from mindllm.data.handlers.cells import checked_text, columns_that_must_exist, mapped, text_cell, tools_cell
+from mindllm.data.handlers.cells import columns_that_must_exist, mapped, text_cell, tools_cell
 from mindllm.data.handlers.instructions import InstructionHandler
 from mindllm.data.handlers.pairs import PairHandler
 from mindllm.data.handlers.prompts import AnsweredPromptHandler, PromptHandler
-from mindllm.data.handlers.turns import OPENAI_TAGS, SHAREGPT_TAGS, TurnStyle, checked_tags, read_turn
-from mindllm.data.messages import Message, Role, Tools
+from mindllm.data.handlers.turns import (
+    OPENAI_TAGS,
+    SHAREGPT_TAGS,
+    TurnStyle,
+    answered,
+    check_order,
+    checked_tags,
+    is_conversation,
+    read_answer,
+    read_turns,
+)
+from mindllm.data.messages import Message, Tools
 from mindllm.data.rows import Row
 
 _COLUMNS: dict[str, str | None] = {role: role for role in ("messages", "system", "tools", "chosen", "rejected")}
-_BEFORE: dict[Role, tuple[Role | None, ...]] = {  # which turns a turn may follow; None = the beginning
-    "user": (None, "system", "assistant"),
-    "assistant": ("user", "tool"),
-    "tool": ("user", "assistant", "tool"),
-    "system": (None,),
-}
 
 
 class ConversationRows:
     """Rows of turns under a column mapping: `messages`, `system`, `tools`, and the names of the `tags` within."""
 
     def __init__(
-        self, map_keys: MapKeys | None, messages: str, tags: dict[str, str], required: tuple[str, ...] = ()
+        self, map_keys: MapKeys | None, messages: str, tags: dict[str, str], required: Sequence[str] = ("messages",)
     ) -> None:
         """Bind.
 
         Raises:
-            UserError: an unknown key or tag, or no column for the messages.
+            UserError: an unknown key or tag, or no column for a required one.
         """
         given = dict(map_keys or {})
         self._style = TurnStyle.of({**tags, **checked_tags(given.pop("tags", {}))})
-        must = ("messages", *required)
-        self._columns = mapped(given, {**_COLUMNS, "messages": messages}, must)
-        self.required = columns_that_must_exist(given, self._columns, must)
+        self._columns = mapped(given, {**_COLUMNS, "messages": messages}, required)
+        self.required = columns_that_must_exist(given, self._columns, required)
         self.consumed = {name for role in ("messages", "system", "tools") if (name := self._columns[role])}
 
     def tools(self, row: Row) -> Tools:
@@ -56,15 +60,11 @@ class ConversationRows:
             turns = _parsed(turns)
         if not isinstance(turns, list):
             raise DropRow("messages_not_a_list")
-        messages = [message for turn in turns for message in read_turn(turn, self._style)]
+        messages = read_turns(turns, self._style)
         system = text_cell(row, self._columns["system"], "system")
         if system and not (messages and messages[0].role == "system"):
             messages.insert(0, Message("system", system))
-        previous: Role | None = None
-        for message in messages:
-            if previous not in _BEFORE[message.role]:
-                raise DropRow("consecutive_roles" if previous == message.role else "invalid_role_order")
-            previous = message.role
+        check_order(messages)
         if not any(message.role == "user" for message in messages):
             raise DropRow("no_user_turn")
         return messages
@@ -95,24 +95,19 @@ class ConversationRows:
         return self.dialogue(row)[-1].content
 
     def pair(self, row: Row) -> tuple[list[Message], list[Message]]:
-        """The conversation with each of its two answers; see `PairShape.pair`."""
-        messages = self.turns(row)
-        if messages[-1].role not in ("user", "tool"):
-            raise DropRow("no_final_user_turn")
-        return [*messages, self._answer(row, "chosen")], [*messages, self._answer(row, "rejected")]
-
-    def _answer(self, row: Row, side: str) -> Message:
-        value = row.values.get(self._columns[side] or "")
-        if value is None:
-            raise DropRow(f"null_{side}")
-        is_text = isinstance(value, str)
-        turns = [Message("assistant", checked_text(value, side))] if is_text else read_turn(value, self._style)
-        message = turns[-1]
-        if [turn.role for turn in turns] != ["assistant"]:
-            raise DropRow(f"{side}_not_an_answer")
-        if not message.content.strip() and not message.tool_calls:
-            raise DropRow(f"empty_{side}")
-        return message
+        """The conversation with each of its two answers, which may repeat it; see `PairShape.pair`."""
+        chosen, rejected = (
+            read_answer(row.values.get(self._columns[side] or ""), side, self._style) for side in ("chosen", "rejected")
+        )
+        repeat_it = is_conversation(chosen) and is_conversation(rejected)
+        if repeat_it and row.values.get(self._columns["messages"] or "") is None:
+            system = text_cell(row, self._columns["system"], "system")
+            prompt = [Message("system", system)] if system else []
+        else:
+            prompt = self.turns(row)
+            if prompt[-1].role not in ("user", "tool"):
+                raise DropRow("no_final_user_turn")
+        return answered(prompt, chosen, "chosen")[0], answered(prompt, rejected, "rejected")[0]
 
 
 def _parsed(text: str) -> Any:
@@ -123,8 +118,8 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _sharegpt(options: HandlerOptions, required: tuple[str, ...] = ()) -> ConversationRows:
-    return ConversationRows(options.map_keys, "conversations", SHAREGPT_TAGS, required)
+def _sharegpt(options: HandlerOptions) -> ConversationRows:
+    return ConversationRows(options.map_keys, "conversations", SHAREGPT_TAGS)
 
 
 @register_handler
@@ -154,7 +149,8 @@ class SharegptStylePairwiseHandler(PairHandler):
     @classmethod
     def make_shape(cls, options: HandlerOptions) -> ConversationRows:
         """See `Handler.make_shape`."""
-        return _sharegpt(options, ("chosen", "rejected"))
+        # No column of the conversation, where the answers repeat it.
+        return ConversationRows(options.map_keys, "conversations", SHAREGPT_TAGS, ("chosen", "rejected"))
 
 
 @register_handler

@@ -7,8 +7,9 @@ import numpy as np
 
 from mindllm.data.encoding import Tokenized
 from mindllm.data.handlers.base import DropRow, Handler, HandlerOptions, Sample, register_handler
-from mindllm.data.handlers.cells import columns_that_must_exist, mapped, required_text, text_cell
+from mindllm.data.handlers.cells import columns_that_must_exist, mapped, text_cell
 from mindllm.data.handlers.limits import fit_dialogue
+from mindllm.data.handlers.turns import ANY_STYLE, answered, mark_answers, read_answer, read_prompt
 from mindllm.data.messages import Message, Rendered, Tools
 from mindllm.data.rows import Row
 
@@ -27,12 +28,18 @@ class JudgedRows:
         """None; see `RowShape.tools`."""
         return ()
 
-    def dialogue(self, row: Row) -> list[Message]:
-        """See `DialogueShape.dialogue`."""
+    def judged(self, row: Row) -> tuple[list[Message], int]:
+        """The conversation with its completion, and how many messages come before the completion.
+
+        Raises:
+            DropRow: prompt or completion is neither text nor turns, or they do not go together.
+        """
         system = text_cell(row, self._columns["system"], "system")
-        messages = [Message("system", system)] if system else []
-        messages.append(Message("user", required_text(row, self._columns["prompt"], "prompt")))
-        return [*messages, Message("assistant", required_text(row, self._columns["completion"], "completion"))]
+        prompt = read_prompt(row.values.get(self._columns["prompt"] or ""), "prompt", ANY_STYLE)
+        if system and prompt[0].role != "system":
+            prompt.insert(0, Message("system", system))
+        completion = read_answer(row.values.get(self._columns["completion"] or ""), "completion", ANY_STYLE)
+        return answered(prompt, completion, "completion")
 
     def is_wanted(self, row: Row) -> bool:
         """The row's label. Raises DropRow when it is neither true nor false (nor 1 nor 0)."""
@@ -59,7 +66,8 @@ class KTOHandler(Handler):
 
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""
-        return [self.template.render_dialogue(self.shape.dialogue(row))]
+        messages, start = self.shape.judged(row)
+        return [mark_answers(self.template.render_dialogue(messages), messages, start)]
 
     def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
         """See `Handler.finish`."""

@@ -9,14 +9,17 @@ import numpy as np
 from mindllm.data.encoding import Tokenized
 from mindllm.data.handlers.base import DropRow, Handler, PairShape, Sample
 from mindllm.data.handlers.limits import fit_dialogue
-from mindllm.data.messages import Message, Rendered
+from mindllm.data.handlers.turns import mark_answers, num_shared
+from mindllm.data.messages import Rendered
 from mindllm.data.rows import Row
 
 MARGIN_COLUMN = "margin"  # by how much chosen is better; the one column kept, null where a row has none
 
 
 class PairHandler(Handler):
-    """Encodes pairs; of each dialogue only the last answer is trained. Subclasses say which row shape they read."""
+    """Encodes pairs; of each dialogue the answers are trained that come after what both have in common, in most data
+    one. Subclasses say which row shape they read.
+    """
 
     keys = ("chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels")
     options_used = frozenset({"overlong", "thinking"})
@@ -25,7 +28,14 @@ class PairHandler(Handler):
 
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""
-        return [self._render(messages, row) for messages in self.shape.pair(row)]
+        chosen, rejected = self.shape.pair(row)
+        shared = num_shared(chosen, rejected)
+        if shared == len(chosen) == len(rejected):
+            raise DropRow("chosen_equals_rejected")
+        if not any(message.role == "user" for message in chosen[:shared]):
+            raise DropRow("chosen_and_rejected_have_different_prompts")
+        tools = self.shape.tools(row)
+        return [mark_answers(self.template.render_dialogue(side, tools), side, shared) for side in (chosen, rejected)]
 
     def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
         """See `Handler.finish`. Labels stand at the position of their own token (not shifted)."""
@@ -35,10 +45,6 @@ class PairHandler(Handler):
             raise DropRow("chosen_equals_rejected")
         arrays = (chosen.ids, chosen.labels, rejected.ids, rejected.labels)
         return Sample(dict(zip(self.keys, arrays, strict=True)), {MARGIN_COLUMN: margin})
-
-    def _render(self, messages: list[Message], row: Row) -> Rendered:
-        rendered = self.template.render_dialogue(messages, self.shape.tools(row))
-        return rendered._replace(marked=rendered.marked[-1:])
 
 
 def _margin(row: Row) -> float | None:

@@ -1,13 +1,13 @@
 """The turns of a conversation as data sets write them, read into messages."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mindllm.data.handlers.base import DropRow
 from mindllm.data.handlers.cells import checked_text
-from mindllm.data.messages import REASONING_FIELDS, Message, Role, ToolCall
+from mindllm.data.messages import REASONING_FIELDS, Message, Rendered, Role, ToolCall
 from mindllm.data.rows import RowError
 from mindllm.errors import UserError, did_you_mean
 
@@ -40,6 +40,12 @@ _ROLE_NAMES: dict[str, Role] = {
 _WEIGHTS = ("weight", "loss_weight", "loss_scale", "loss", "train", "training", "trainable")
 _SPEAKERS = ("system", "user", "human", "assistant", "gpt", "bot")  # keys of a turn that holds question and answer
 _CONTENT_NAMES = ("content", "value", "text")  # where the content is, if not where the tags say
+_BEFORE: dict[Role, tuple[Role | None, ...]] = {  # which turns a turn may follow; None = the beginning
+    "user": (None, "system", "assistant"),
+    "assistant": ("user", "tool"),
+    "tool": ("user", "assistant", "tool"),
+    "system": (None,),
+}
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
@@ -74,6 +80,9 @@ class TurnStyle:
         return next((known for known in (name, name.lower()) if known in self.roles), None)
 
 
+ANY_STYLE = TurnStyle.of(OPENAI_TAGS)  # understands the common names of both
+
+
 def checked_tags(tags: Any) -> dict[str, str]:
     """The `tags` of a column mapping. Raises UserError for unknown ones, and for names that are no text."""
     if not isinstance(tags, dict) or not all(isinstance(name, str) for name in tags.values()):
@@ -103,6 +112,133 @@ def read_turn(turn: Any, style: TurnStyle) -> list[Message]:
     content_name = next((key for key in (pair[1], *_CONTENT_NAMES) if key in turn), pair[1])
     others = {key: value for key, value in turn.items() if key not in (pair[0], content_name) and value is not None}
     return [_message(name, turn.get(content_name), others, style)]
+
+
+def read_turns(turns: list[Any], style: TurnStyle) -> list[Message]:
+    """The messages of a list of turns. Raises as `read_turn`."""
+    return [message for turn in turns for message in read_turn(turn, style)]
+
+
+def check_order(messages: Sequence[Message]) -> None:
+    """Raise DropRow unless there is a system prompt at most at the beginning, and turns follow each other."""
+    previous: Role | None = None
+    for message in messages:
+        if previous not in _BEFORE[message.role]:
+            raise DropRow("consecutive_roles" if previous == message.role else "invalid_role_order")
+        previous = message.role
+
+
+def read_prompt(value: Any, role: str, style: TurnStyle) -> list[Message]:
+    """The turns in a cell that holds a prompt: text, or a list of turns of which the last is to be answered.
+
+    Raises:
+        DropRow: the cell is null, empty or neither, or an answer ends it.
+        RowError: as `read_turn`.
+    """
+    value = _listed(value, style)
+    if isinstance(value, list) and all(isinstance(turn, dict) for turn in value):
+        turns = read_turns(value, style)
+    else:
+        turns = [Message("user", checked_text(value, role))]
+    if not turns or not turns[-1].content.strip():
+        raise DropRow(f"null_{role}" if value is None else f"empty_{role}")
+    if turns[-1].role not in ("user", "tool"):
+        raise DropRow("no_final_user_turn")
+    check_order(turns)
+    return turns
+
+
+def read_answer(value: Any, role: str, style: TurnStyle) -> list[Message]:
+    """The turns in a cell that holds an answer: text, a turn, or a list of turns, at times the whole conversation.
+
+    Raises:
+        DropRow: the cell is null or empty, or what it holds does not end with an answer.
+        RowError: as `read_turn`.
+    """
+    if value is None:
+        raise DropRow(f"null_{role}")
+    value = _listed(value, style)
+    if isinstance(value, list | dict):
+        turns = read_turns(value if isinstance(value, list) else [value], style)
+    else:
+        turns = [Message("assistant", checked_text(value, role))]
+    if not turns:
+        raise DropRow(f"empty_{role}")
+    if turns[-1].role != "assistant":
+        raise DropRow(f"{role}_not_an_answer")
+    if not turns[-1].content.strip() and not turns[-1].tool_calls:
+        raise DropRow(f"empty_{role}")
+    return turns
+
+
+def _listed(value: Any, style: TurnStyle) -> Any:
+    """A cell, or the list of turns that it holds as JSON text; other text that is JSON stays text."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return found if found and all(_has_names(turn, style) for turn in found) else value
+
+
+def _has_names(turn: Any, style: TurnStyle) -> bool:
+    return isinstance(turn, dict) and any(turn.keys() >= {*pair} for pair in style.names)
+
+
+def holds_turns(value: Any) -> bool:
+    """Whether a cell holds a list of turns, with the common names and as JSON text too."""
+    return isinstance(_listed(value, ANY_STYLE), list)
+
+
+def is_conversation(turns: Sequence[Message]) -> bool:
+    """Whether turns begin a conversation; if not, they answer one."""
+    return turns[0].role in ("system", "user")
+
+
+def answered(prompt: Sequence[Message], turns: Sequence[Message], role: str) -> tuple[list[Message], int]:
+    """A prompt with its answer, and how many messages come before the answer.
+
+    Args:
+        prompt: what is asked; at most a system prompt where `turns` are the whole conversation.
+        turns: the answer, or the whole conversation, which then must hold what is asked.
+        role: name of the answer's column, for messages.
+
+    Raises:
+        DropRow: the turns hold another prompt, or do not follow each other.
+    """
+    dialogue, start = [*prompt, *turns], len(prompt)
+    if is_conversation(turns):
+        system = [message for message in prompt[:1] if message.role == "system"]
+        dialogue = [*system, *turns] if turns[0].role != "system" else [*turns]
+        end = _end_of(prompt[len(system) :], dialogue)
+        if end is None:
+            raise DropRow(f"{role}_has_another_prompt")
+        start = end
+    check_order(dialogue)
+    return dialogue, start
+
+
+def mark_answers(rendered: Rendered, messages: Sequence[Message], start: int) -> Rendered:
+    """What is trained of a dialogue: answers from message `start` on, but for those that the data excludes."""
+    answers = [(place >= start and turn.trained) for place, turn in enumerate(messages) if turn.role == "assistant"]
+    return rendered._replace(marked=[span for span, kept in zip(rendered.marked, answers, strict=True) if kept])
+
+
+def num_shared(one: Sequence[Message], other: Sequence[Message]) -> int:
+    """How many messages two conversations have in common at their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (left, right) in pairs if not _say_the_same(left, right)), min(len(one), len(other)))
+
+
+def _end_of(part: Sequence[Message], whole: Sequence[Message]) -> int | None:
+    """Where some messages end among others; None where they are not there."""
+    ends = range(len(part), len(whole) + 1)
+    return next((end for end in ends if num_shared(part, whole[end - len(part) :]) == len(part)), None)
+
+
+def _say_the_same(one: Message, other: Message) -> bool:
+    return one[:4] == other[:4]  # role, content, calls and reasoning
 
 
 def _exchange(turn: dict[str, Any], style: TurnStyle) -> Iterator[Message]:

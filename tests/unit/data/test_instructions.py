@@ -137,7 +137,7 @@ def test_a_mapping_must_leave_columns_for_prompt_and_response(encode: Encode, ma
         ("PPOAlpacaStyleInstructionHandler", {"prompt": "q", "response": "a"}, ["q"]),
         ("SharegptStyleInstructionHandler", {"system": "s"}, ["conversations", "s"]),
         ("OpenAIInstructionHandler", {"messages": "m", "tools": ""}, ["m"]),
-        ("SharegptStylePairwiseHandler", {"chosen": "a"}, ["a", "conversations", "rejected"]),
+        ("SharegptStylePairwiseHandler", {"chosen": "a"}, ["a", "rejected"]),
         ("KTOHandler", {"label": "wanted"}, ["completion", "prompt", "wanted"]),
         ("GeneralPretrainHandler", {"text": "body"}, ["body"]),
         ("AlpacaStyleProcessRewardHandler", {"value": "v"}, ["input", "v"]),

@@ -93,6 +93,21 @@ def test_kto_samples_carry_their_tag(encode: Encode, decode: Decode) -> None:
     assert decode(labels[labels != -100]) == "b<|im_end|>" * 3
 
 
+def test_kto_prompts_and_completions_may_be_lists_of_turns(encode: Encode, decode: Decode) -> None:
+    asked = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))]
+    answer = {"role": "assistant", "content": "d"}
+    rows = [
+        {"prompt": prompt, "completion": completion, "label": True}
+        for prompt, completion in ((asked, [answer]), (asked, "d"), (asked, [*asked, answer]), ("c", [*asked, answer]))
+    ]
+    encoded = encode(KTO, *rows)
+    labels = encoded.tokens["labels"]
+    assert not encoded.dropped and decode(labels[labels != -100]) == "d<|im_end|>" * len(rows)
+    assert len(set(encoded.lengths["input_ids"].tolist())) == 1
+    other = {"prompt": "other", "completion": [*asked, answer], "label": True}
+    assert encode(KTO, other).dropped == {"completion_has_another_prompt": 1}
+
+
 OWN = """
 from mindllm.data.handlers import register_handler
 from mindllm.data.handlers.alpaca import AlpacaStyleInstructionHandler

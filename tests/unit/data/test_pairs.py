@@ -1,5 +1,6 @@
 """Pairs for reward models: two dialogues a row, of which only the last answer is labelled."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,88 @@ def test_each_side_is_the_whole_dialogue_and_only_its_last_answer_is_labelled(en
         assert trained(encoded, f"{side}_labels", decode) == answer
     labels = (encoded.tokens["chosen_labels"], encoded.tokens["rejected_labels"])
     assert encoded.trained_tokens == sum(int((side != -100).sum()) for side in labels)
+
+
+SHAREGPT = "SharegptStylePairwiseHandler"
+USER, ASSISTANT, SYSTEM, TOOL = (
+    lambda text, role=role, **others: {"role": role, "content": text, **others}
+    for role in ("user", "assistant", "system", "tool")
+)
+ASKED = [SYSTEM("Be brief."), USER("a"), ASSISTANT("b"), USER("Hi")]
+GOOD, BAD = [ASSISTANT("good one")], [ASSISTANT("bad")]
+
+
+@pytest.mark.parametrize(
+    ("handler", "row", "map_keys"),
+    [
+        (SHAREGPT, {"prompt": ASKED, "chosen": GOOD, "rejected": BAD}, {"messages": "prompt"}),
+        (SHAREGPT, {"chosen": [*ASKED, *GOOD], "rejected": [*ASKED, *BAD]}, None),
+        (SHAREGPT, {"system": "Be brief.", "chosen": [*ASKED[1:], *GOOD], "rejected": [*ASKED[1:], *BAD]}, None),
+        (SHAREGPT, {"conversations": ASKED, "chosen": [*ASKED, *GOOD], "rejected": BAD[0]}, None),
+        (HANDLER, {"chosen": [*ASKED, *GOOD], "rejected": [*ASKED, *BAD]}, None),
+        (HANDLER, {"prompt": ASKED, "chosen": GOOD, "rejected": BAD}, {"prompt": "prompt"}),
+        (HANDLER, {"prompt": "Hi", "chosen": [*ASKED, *GOOD], "rejected": [*ASKED, *BAD]}, {"prompt": "prompt"}),
+        (HANDLER, {**ROW, "chosen": GOOD, "rejected": BAD[0]}, None),
+        (HANDLER, {**ROW, "chosen": [*ASKED[1:], *GOOD], "rejected": "bad"}, None),
+        (HANDLER, {"chosen": json.dumps([*ASKED, *GOOD]), "rejected": json.dumps([*ASKED, *BAD])}, None),
+        (HANDLER, {"instruction": json.dumps(ASKED), "chosen": "good one", "rejected": json.dumps(BAD)}, None),
+    ],
+)
+def test_answers_may_be_lists_of_turns_that_repeat_their_prompt(
+    encode: Encode, handler: str, row: dict[str, Any], map_keys: dict[str, str] | None
+) -> None:
+    encoded, expected = encode(handler, row, map_keys=map_keys), encode(HANDLER, ROW)
+    assert not encoded.dropped
+    for key, tokens in expected.tokens.items():
+        assert encoded.tokens[key].tolist() == tokens.tolist()
+
+
+def test_all_answers_after_the_common_turns_are_trained(encode: Encode, decode: Decode) -> None:
+    more = [USER("And?"), ASSISTANT("more")]
+    row = {"chosen": [*ASKED, *GOOD, *more], "rejected": [*ASKED, *BAD, *more]}
+    encoded = encode(HANDLER, row)
+    assert trained(encoded, "chosen_labels", decode) == "good one<|im_end|>more<|im_end|>"
+    assert trained(encoded, "rejected_labels", decode) == "bad<|im_end|>more<|im_end|>"
+
+
+def test_calls_of_tools_are_part_of_an_answer(encode: Encode, decode: Decode) -> None:
+    call = ASSISTANT(None, tool_calls=[{"function": {"name": "add", "arguments": {"a": 1}}}])
+    row = {"conversations": [USER("1 + 1?")], "chosen": [call, TOOL("2"), ASSISTANT("2")], "rejected": [ASSISTANT("3")]}
+    encoded = encode(SHAREGPT, row, prompt_type="qwen")
+    called = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>'
+    assert trained(encoded, "chosen_labels", decode) == f"{called}2<|im_end|>"
+    assert trained(encoded, "rejected_labels", decode) == "3<|im_end|>"
+
+
+def test_an_answer_that_is_json_of_something_else_stays_text(encode: Encode, decode: Decode) -> None:
+    encoded = encode(HANDLER, {**ROW, "chosen": '[{"name": "x"}]', "rejected": "[1, 2]"})
+    assert trained(encoded, "chosen_labels", decode) == '[{"name": "x"}]<|im_end|>'
+    assert trained(encoded, "rejected_labels", decode) == "[1, 2]<|im_end|>"
+
+
+def test_an_answer_that_the_data_excludes_is_not_trained(encode: Encode, decode: Decode) -> None:
+    more = [USER("And?"), ASSISTANT("more")]
+    row = {"chosen": [*ASKED, ASSISTANT("good one", weight=0), *more], "rejected": [*ASKED, *BAD, *more]}
+    assert trained(encode(HANDLER, row), "chosen_labels", decode) == "more<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"rejected": [USER("Bye"), *BAD]}, "chosen_and_rejected_have_different_prompts"),
+        ({"rejected": [*ASKED, *GOOD]}, "chosen_equals_rejected"),
+        ({"rejected": [*ASKED, *GOOD, USER("And?"), ASSISTANT("more")]}, "nothing_to_train"),
+        ({"rejected": ASKED}, "rejected_not_an_answer"),
+        ({"rejected": BAD}, "null_prompt"),
+        ({"instruction": "Bye"}, "chosen_has_another_prompt"),
+        ({"instruction": [USER("Hi"), ASSISTANT("a")]}, "no_final_user_turn"),
+        ({"rejected": [*ASKED, USER("a"), *BAD]}, "consecutive_roles"),
+    ],
+)
+def test_lists_of_turns_that_are_no_pair_are_dropped(encode: Encode, change: dict[str, Any], reason: str) -> None:
+    row = {"chosen": [*ASKED, *GOOD], "rejected": [*ASKED, *BAD]}
+    encoded = encode(HANDLER, row, {**row, **change})
+    assert encoded.dropped == {reason: 1} and len(encoded.kept) == 1
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,14 @@ def test_the_older_mapping_of_the_response_works(encode: Encode, decode: Decode,
     assert encoded.columns == [{"prompt": "sort 3 1", "answer": "1 3"}]
 
 
+def test_a_prompt_may_be_a_list_of_turns(encode: Encode, decode: Decode) -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "sort 3 1"}]
+    encoded = encode(HANDLER, {"prompt": turns, "system": "not used", "answer": "1 3"}, map_keys={"prompt": "prompt"})
+    text = f"<|im_start|>system\nBe brief.<|im_end|>\n{user('sort 3 1')}{HEADER}"
+    assert decode(encoded.tokens["input_ids"]) == text
+    assert encoded.columns == [{"answer": "1 3", "prompt": "sort 3 1"}]
+
+
 def test_an_empty_response_drops_nothing(encode: Encode) -> None:
     encoded = encode(HANDLER, {"instruction": "Hi", "input": "", "output": ""}, {"instruction": "Hi", "output": None})
     assert len(encoded.lengths["input_ids"]) == 2 and not encoded.dropped
