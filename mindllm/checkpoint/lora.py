@@ -9,13 +9,12 @@ from typing import Any
 
 from mindllm.checkpoint.adapter_config import read_adapter_config
 from mindllm.checkpoint.recipe import Dtype, Source, listed
-from mindllm.checkpoint.safetensors_io import SafetensorsReader
+from mindllm.checkpoint.safetensors_io import ADAPTER_NAME, SafetensorsReader
 from mindllm.errors import UserError
 from mindllm.models.families import EMBEDDING_KEY, OUTPUT_KEY, Architecture, Weight, family_of
 from mindllm.models.families.arrays import Array, from_torch, same_bits, to_torch
 from mindllm.models.families.transforms import merge, split
 
-_FILE_NAME = "adapter_model.safetensors"
 _NAME = re.compile(
     r"base_model\.model\.(?P<module>.+?)(?:\.base_layer)?\."
     r"(?:lora_(?P<half>[AB])(?:\.default)?\.(?P<of>weight|bias)"
@@ -52,10 +51,12 @@ class Adapter:
     def __init__(self, directory: str | Path, weights: Sequence[Weight], architecture: Architecture) -> None:
         self._config_path = Path(directory) / "adapter_config.json"
         self._config = read_adapter_config(self._config_path)
-        self._reader = SafetensorsReader(directory, _FILE_NAME)
-        self._path = self._reader.directory / _FILE_NAME
+        self._reader = SafetensorsReader(directory, ADAPTER_NAME)
+        self._path = self._reader.directory / ADAPTER_NAME
         shapes = {name: shape for weight in weights for name, shape in zip(weight.hf, weight.hf_shapes, strict=True)}
         parts = self._parts()
+        if not parts:
+            raise UserError(f"{self._path} holds no tensor")
         if architecture.tie_embeddings:
             self._check_tied(parts, architecture)
         unknown = parts.keys() - shapes.keys()

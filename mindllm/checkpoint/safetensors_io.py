@@ -19,6 +19,7 @@ from mindllm.errors import UserError
 from mindllm.models.families.arrays import DTYPES, Array, raw
 
 SINGLE_NAME = "model.safetensors"
+ADAPTER_NAME = "adapter_model.safetensors"
 _INDEX_SUFFIX = ".index.json"
 INDEX_NAME = SINGLE_NAME + _INDEX_SUFFIX
 _MAX_LISTED = 8
@@ -88,7 +89,8 @@ class SafetensorsReader(Closing):
                     "is read, as transformers does"
                 )
             self.infos |= infos
-        unread = sorted(set(self.directory.glob("*.safetensors")) - set(files))
+        adapter = self.directory / ADAPTER_NAME  # of which whoever reads it says more
+        unread = sorted(set(self.directory.glob("*.safetensors")) - {*files, adapter})
         if unread:
             names = ", ".join(path.name for path in unread[:_MAX_LISTED]) + (", ..." if unread[_MAX_LISTED:] else "")
             verb = "is" if len(unread) == 1 else "are"

@@ -11,20 +11,22 @@ from typing import Any
 # computed, how the model was trained, bookkeeping. Names that begin with an underscore are transformers' own notes.
 IRRELEVANT = frozenset(
     "add_cross_attention attn_implementation bad_words_ids begin_suppress_tokens bos_token bos_token_id "
-    "chunk_size_feed_forward cls_token_id cross_attention_hidden_size decoder_start_token_id diversity_penalty "
-    "do_sample early_stopping encoder_no_repeat_ngram_size eos_token eos_token_id exponential_decay_length_penalty "
-    "finetuning_task flash_attention flash_attn forced_bos_token_id forced_eos_token_id fuse_cross_entropy fused_mlp "
-    "fuse_norm gradient_checkpointing initializer_factor is_decoder is_encoder_decoder is_llama_config "
-    "keys_to_ignore_at_inference label2id length_penalty mask_token_id max_length max_new_tokens max_seq_len "
-    "max_seq_length max_sequence_length min_length model_max_length name_or_path neftune_noise_alpha "
-    "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states "
-    "output_router_logits output_scores pad_token pad_token_id padding_side prefix pretraining_tp problem_type "
-    "pruned_heads remove_invalid_values repetition_penalty return_dict return_dict_in_generate router_aux_loss_coef "
-    "sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class "
+    "chat_format chunk_size_feed_forward cls_token_id context_length cross_attention_hidden_size "
+    "decoder_start_token_id diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size eos_token "
+    "eos_token_id eos_token_ids exponential_decay_length_penalty finetuning_task flash_attention flash_attn "
+    "forced_bos_token_id forced_eos_token_id fuse_cross_entropy fuse_linear_cross_entropy fuse_norm fuse_swiglu "
+    "fused_mlp gradient_checkpointing initializer_factor is_decoder is_encoder_decoder is_llama_config "
+    "keys_to_ignore_at_inference label2id length_penalty mask_token_id max_input_length max_length max_new_tokens "
+    "max_seq_len max_seq_length max_sequence_length min_length model_max_length n_ctx n_positions name_or_path "
+    "neftune_noise_alpha no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions "
+    "output_hidden_states output_router_logits output_scores pad_token pad_token_id padding_side prefix "
+    "pretraining_tp problem_type pruned_heads recompute remove_invalid_values repetition_penalty return_dict "
+    "return_dict_in_generate router_aux_loss_coef sep_token_id seq_length sequence_parallel suppress_tokens "
+    "task_specific_params temperature tensor_parallel_degree tf_legacy_loss tie_encoder_decoder tokenizer_class "
     "tokenizer_model_max_length tokenizer_padding_side top_k top_p torchscript transformers.js_config "
     "transformers_version transformers_weights truncation_side typical_p unk_token unk_token_id unsloth_fixed "
-    "unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2 use_flash_attn use_reentrant "
-    "use_return_dict".split()
+    "unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2 use_flash_attn "
+    "use_fused_rms_norm use_fused_rope use_recompute use_reentrant use_return_dict".split()
 )
 
 # These would change what a model computes; with the values given they say what holds without them. Family fields come

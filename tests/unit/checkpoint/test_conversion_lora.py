@@ -151,6 +151,10 @@ def test_tensors_that_do_not_fit_are_named(hf_qwen2: Path, tmp_path: Path, name:
 
 
 def test_a_directory_without_an_adapter_is_refused(hf_qwen2: Path, tmp_path: Path) -> None:
+    make_adapter(tmp_path / "lora")
+    save_file({}, tmp_path / "lora" / "adapter_model.safetensors")
+    with pytest.raises(UserError, match="adapter_model.safetensors holds no tensor"):
+        convert_hf_to_mcore(hf_qwen2, tmp_path / "mcore", lora_load=tmp_path / "lora")
     with pytest.raises(UserError, match=r"has no adapter_config\.json"):
         convert_hf_to_mcore(hf_qwen2, tmp_path / "mcore", lora_load=hf_qwen2)
 
