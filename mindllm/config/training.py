@@ -61,7 +61,9 @@ class TrainingConfig(Section):
         default=None, ge=1, description="Iterations between held-out evaluations; unset never evaluates."
     )
     eval_data_path: DataPrefix | None = Field(default=None, description="Prefix of the held-out indexed data.")
-    eval_n_samples_per_prompt: Int = Field(default=1, ge=1, description="Responses sampled per held-out prompt.")
+    eval_n_samples_per_prompt: Int = Field(
+        default=1, ge=1, description="Responses per held-out prompt: one is greedy, several are sampled."
+    )
     log_interval: Int = Field(default=1, ge=1, description="Iterations between progress lines.")
     sample_dump_interval: Int = Field(
         default=1,

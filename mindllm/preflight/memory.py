@@ -43,7 +43,7 @@ class RankMemory:
         if self.calls:
             call = max(self.calls, key=lambda name: self.calls[name])
             parts.append(f"{call} {self.calls[call] / _GIB:.1f}")
-        return f"about {self.peak / _GIB:.1f} GiB ({', '.join(parts)})"
+        return f"up to about {self.peak / _GIB:.1f} GiB ({', '.join(parts)})"
 
 
 def check_memory(config: RunConfig, infos: dict[str, CheckpointInfo]) -> list[str]:

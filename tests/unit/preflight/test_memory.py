@@ -97,7 +97,7 @@ def test_what_fits_is_a_line_and_what_cannot_fit_is_refused_with_both_figures(tm
     monkeypatch.setattr(memory, "has_accelerator", lambda: False)
     info, _ = info_of("llama", tmp_path)
     (line,) = check_memory(sft(2), {"actor_rollout": info})
-    assert line.startswith("memory: about 0.4 GiB (weights 0.0, ")
+    assert line.startswith("memory: up to about 0.4 GiB (weights 0.0, ")
     assert " per rank of actor_rollout, 2 ranks; this machine has " in line
     monkeypatch.setattr(memory, "total_memory_bytes", lambda: 2**29)
     with pytest.raises(UserError, match=r"actor_rollout need 1 GiB on 2 rank.* optimizers, this machine has 0 GiB"):
