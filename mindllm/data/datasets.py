@@ -11,7 +11,7 @@ import numpy as np
 from mindllm.data.indexed import IndexedReader
 from mindllm.data.manifest import columns_path, current_hash, read_manifest
 from mindllm.data.older_naming import hash_older, older_prefix, open_older_masks, run_lengths
-from mindllm.data.sidecar import read_rows
+from mindllm.data.sidecar import list_columns, read_rows
 from mindllm.errors import UserError, did_you_mean
 
 _MARGIN_COLUMN = "margin"
@@ -85,6 +85,11 @@ class PromptDataset:
     def content_hash(self) -> str:
         """Equal for equal data, wherever it lies."""
         return _content_hash(self._prefix)
+
+    @cached_property
+    def list_columns(self) -> list[str]:
+        """Names of the columns in which a cell is a list, or the text of a JSON list."""
+        return list_columns(self._table)
 
     @property
     def lengths(self) -> np.ndarray:

@@ -91,6 +91,21 @@ def read_rows(table: "pa.Table") -> list[dict[str, Any]]:
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
+def list_columns(table: "pa.Table") -> list[str]:
+    """Names of the columns in which a cell is a list, or the text of a JSON list of texts."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = []
+    for field in table.schema:
+        is_list = pa.types.is_list(field.type) or pa.types.is_large_list(field.type)
+        if not is_list and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
+            opening = "[" if _is_json(field) else '["'
+            is_list = bool(pc.any(pc.starts_with(table[field.name], pattern=opening)).as_py())
+        found += [field.name] * is_list
+    return found
+
+
 def _reorder(tables: Iterable["pa.Table"], samples: np.ndarray, directory: Path) -> Iterator["pa.Table"]:
     """Rows in another order, with the memory of one bucket: first to the bucket of their new place, then to the place.
 

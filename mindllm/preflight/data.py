@@ -10,7 +10,7 @@ from mindllm.config import RunConfig
 from mindllm.data import InstructionDataset, PairwiseDataset, PromptDataset, hash_tokenizer, load_tokenizer
 from mindllm.data.manifest import manifest_path, read_manifest
 from mindllm.errors import UserError
-from mindllm.rewards import check_rewards
+from mindllm.rewards import check_rewards, describe_lists
 
 _SAMPLED_ROWS = 1000
 
@@ -48,9 +48,10 @@ def _check_longest(key: str, prefix: str, data: InstructionDataset | PairwiseDat
 
 def check_prompts(config: RunConfig, info: CheckpointInfo) -> list[str]:
     """Prompt data opens, fits the window and has the columns the rewards need. Raises UserError."""
-    passed = []
+    passed, list_columns = [], set[str]()
     for key, prefix in config.data_prefixes.items():
         prompts = PromptDataset(prefix)
+        list_columns |= set(prompts.list_columns)
         limit = config.actor.max_prompt_length
         too_long = np.flatnonzero(prompts.lengths > limit)
         if len(too_long):
@@ -63,6 +64,8 @@ def check_prompts(config: RunConfig, info: CheckpointInfo) -> list[str]:
             check_rewards(config.reward.functions, prompts.columns)
         _check_ids(key, prefix, len(prompts), lambda row, data=prompts: data[row].input_ids, info)
         passed.append(f"{key}: {len(prompts)} prompts in {prefix}")
+    for line in describe_lists(config.reward.functions, list_columns):
+        print(line)
     names = [function.name for function in config.reward.functions]
     passed.append("rewards: " + ", ".join(names + (["reward model"] if config.reward_model is not None else [])))
     return passed

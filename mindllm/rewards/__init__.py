@@ -1,6 +1,6 @@
 """Rule rewards: built-in and user functions, checked before a run and scored in processes of their own."""
 
-from mindllm.rewards.checks import RewardSpec, check_rewards
+from mindllm.rewards.checks import RewardSpec, check_rewards, describe_lists
 from mindllm.rewards.registry import BUILTINS, reward
 from mindllm.rewards.runner import RewardError, RewardItem, RewardResult, RewardRunner
 
@@ -12,5 +12,6 @@ __all__ = [
     "RewardRunner",
     "RewardSpec",
     "check_rewards",
+    "describe_lists",
     "reward",
 ]

@@ -1,18 +1,39 @@
 """The built-in reward ``accuracy``: is the answer of a completion the one of ``solution`` (or ``labels``)?"""
 
+import json
 import logging
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
+from mindllm.rewards.answers import has_words, item_lists, readings, tidy, without_fonts
+from mindllm.rewards.equality import is_same_answer, match_all
+from mindllm.rewards.quantities import known_unit
 from mindllm.rewards.registry import reward
 
 _INTEGER = re.compile(r"-?\d{1,18}")
-_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
-_WITH_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
-_SEPARATOR = re.compile(r"\s*[,;]\s*|\s+")
-_PERCENT = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?)\s*\\?%")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BARE_BOX = re.compile(r"\\boxed\s+([^\s{}$\\.,;]+)")
+_BETWEEN_BOXES = re.compile(
+    r"[\s$.]*(?:(?:,|;|\\text\s*\{\s*(?:and|or)\s*\}|\band\b|\bor\b)[\s$]*)+(?:[A-Za-z]\s*=\s*)?"
+)
+_MARKED = re.compile(r"####[ \t]*(\S.*)")
+# What stands before the final answer of a sentence; after the second kind it must be mathematics.
+_ANSWER_IS = re.compile(r"\banswer(?:\s+(?:is|should be|would be)\b|\s*[:=])[:\s]*(?=(?P<rest>\S[^\n]*))", re.I)
+_THEREFORE = re.compile(
+    r"(?:\b(?:so|thus|hence|therefore|is|are|equals|be|get)\b|[=:≈])[,:\s]*(?=(?P<rest>\S[^\n]*))", re.I
+)
+_SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
+_FORMULA = r"(?:\$\$[^$]+\$\$|(?<!\\)\$[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\])"
+_FORMULAS = re.compile(rf"{_FORMULA}(?:\s*,?\s*(?:and|or|,)\s*{_FORMULA})*", re.DOTALL)
+_NUMBER = re.compile(r"(?<![^\s=(*:$])\\?\$?-?\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?(?:\s*\\?%)?")
+_NEXT_WORD = re.compile(r"\s*([A-Za-z°]+)(?!\w)")
+_WORD = re.compile(r"\w+")
+
+_FEWEST_WORDS = 3  # of a sentence; ``Voyager 2`` is none, so that its number is no answer
+_LONGEST = 1000  # characters of a final answer
+_MAX_CONCLUSIONS = 20
 
 
 def _import_math_verify() -> None:
@@ -23,37 +44,64 @@ def _import_math_verify() -> None:
 
 
 @reward("accuracy", prepare=_import_math_verify, score_at_timeout=0.0, stand_ins={"solution": "labels"})
-def accuracy_reward(completions: list[str], solution: list[Any], **columns: Any) -> list[float | None]:
+def accuracy_reward(
+    completions: list[str], solution: list[Any], solution_list: Literal["any", "all"] = "any", **columns: Any
+) -> list[float | None]:
     """Return 1.0 where the answer equals the solution, else 0.0, and None where the solution is None.
 
-    The answer is the last ``<answer>...</answer>`` block, or the whole text without one, and in it the last
-    ``\\boxed{...}``; the same holds for the solution. A block that is opened and never closed is no answer. In this
-    order: equal texts are right; integers and lists of numbers are compared as such; mathematics is compared by
-    math-verify (equal value or expression); a solution that is not mathematics, such as ``B``, asks for the exact text.
+    The answer is in the last ``<answer>...</answer>`` block, or in the whole text without one, and in it in the last
+    ``\\boxed{...}``; the same holds for the solution. A block that is opened and never closed is no answer. How answers
+    are compared is described in ``docs/rewards.md``.
+
+    Args:
+        completions: texts of the model.
+        solution: for each, the right answer: a text or a number; or a list of them, or such a list as JSON text.
+        solution_list: what a list holds: answers each of which is right ("any"), or the parts of one answer, all of
+            which must be given and nothing else, in any order ("all").
+        columns: not used.
+
+    Raises:
+        TypeError: a solution is neither text, nor a number, nor a list of these.
     """
     return [
-        None if gold is None else float(_is_right(completion, str(gold)))
+        None if gold is None else float(_is_right(completion, _golds(gold), solution_list))
         for completion, gold in zip(completions, solution, strict=True)
     ]
 
 
-def _is_right(completion: str, solution: str) -> bool:
-    answer, gold = _answer_block(completion), _answer_block(solution)
-    if answer is None or gold is None:
+def _golds(solution: Any) -> list[str]:
+    """Return what a solution lists, or the solution alone."""
+    if hasattr(solution, "tolist"):  # of numpy
+        solution = solution.tolist()
+    if isinstance(solution, str) and solution.lstrip().startswith('["'):
+        try:
+            solution = json.loads(solution)
+        except ValueError:
+            pass
+    golds = list(solution) if isinstance(solution, (list, tuple, set)) else [solution]
+    for gold in golds:
+        if isinstance(gold, (Mapping, list, tuple, set)):
+            raise TypeError(f"a solution must be a text, a number or a list of these, found {solution!r:.80}")
+    return [str(gold) for gold in golds if gold is not None]
+
+
+def _is_right(completion: str, golds: Sequence[str], solution_list: str) -> bool:
+    block = _answer_block(completion)
+    if not block:
         return False
-    short_answer, short_gold = _core(answer), _core(gold)
-    if not short_answer or not short_gold:
-        return False
-    if short_answer == short_gold:
-        return True
-    if _INTEGER.fullmatch(short_answer) and _INTEGER.fullmatch(short_gold):
-        return int(short_answer) == int(short_gold)
-    # math-verify would compare only the last number of a list.
-    if (numbers := _number_list(short_gold)) is not None:
-        return _SEPARATOR.split(short_answer) == numbers
-    if _number_list(short_answer) is not None:
-        return False
-    return _is_equal_mathematics(_parsable(answer, short_answer), _parsable(gold, short_gold))
+    if len(golds) == 1 and _INTEGER.fullmatch(block) and _INTEGER.fullmatch(golds[0]):  # by far the most frequent case
+        return int(block) == int(golds[0])
+    answers = [answer for answer in _answers(block, "</answer>" in completion) if len(answer) <= _LONGEST]
+    if len(golds) > 1 and solution_list == "all":
+        return _has_all(answers, golds)
+    return any(is_same_answer(answer, one) for gold in golds for one in _gold_answers(gold) for answer in answers)
+
+
+def _has_all(answers: Sequence[str], golds: Sequence[str]) -> bool:
+    """Tell whether an answer is a list with one item for each gold, in any order."""
+    parts = [(_gold_answers(gold) or ("",))[0] for gold in golds]
+    lists = (items for answer in answers for items in item_lists(answer))
+    return any(match_all(items, parts, is_same_answer) for items in lists)
 
 
 def _answer_block(text: str) -> str | None:
@@ -61,56 +109,120 @@ def _answer_block(text: str) -> str | None:
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, end) if end >= 0 else -1
     if start >= 0:
-        return text[start + len("<answer>") : end]
-    return None if "<answer>" in text else text
+        return text[start + len("<answer>") : end].strip()
+    return None if "<answer>" in text else text.strip()
 
 
-def _core(text: str) -> str:
-    """Return the inside of the last box, or the text without one; white space is collapsed."""
-    boxed = _last_boxed(text)
-    return " ".join((text if boxed is None else boxed).split())
+@lru_cache(maxsize=1024)
+def _gold_answers(gold: str) -> tuple[str, ...]:
+    """Return what a solution may mean: all of it, or what it says at its end. All samples of a prompt share it."""
+    text = _answer_block(gold)
+    if text is None:
+        return ()
+    marked = _marked(text)
+    if marked is not None:
+        return tuple(marked)
+    stated = _stated(text)
+    if stated is not None:
+        return text, stated
+    if not _is_sentence(text):
+        return (text,)
+    formula = _last_formula(text)
+    at_end = formula is not None and len(_WORD.findall(text[text.rfind(formula) + len(formula) :])) < 2
+    concluded = _concluded(text)
+    return (text, *[one for one in (formula if at_end else None, concluded) if one])
 
 
-def _last_boxed(text: str) -> str | None:
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    start += len("\\boxed{")
+def _answers(block: str, between_tags: bool) -> list[str]:
+    """Return what a completion may mean: all of it, or the answer in its sentences."""
+    marked = _marked(block)
+    if marked is not None:
+        return marked
+    stated = _stated(block)
+    if stated is not None:
+        return [block, stated, *_mathematics_in(stated, alone=True)]
+    return [block, *_mathematics_in(block, alone=between_tags)]
+
+
+def _marked(text: str) -> list[str] | None:
+    """Return what is marked as the answer, by a box or by ``####``; [] if the box is left open, None without mark."""
+    if _BOX.search(text):
+        boxed = _last_boxes(text)
+        if boxed is None:
+            return []
+        stated = _stated(without_fonts(boxed))
+        return [boxed] if stated is None else [boxed, stated]
+    found = _BARE_BOX.findall(text) or _MARKED.findall(text)
+    return [found[-1].strip()] if found else None
+
+
+def _last_boxes(text: str) -> str | None:
+    """Return the inside of the last box, with boxes in front of it that a comma, "and" or "or" joins to it."""
+    inside: list[str] = []
+    end = len(text)
+    for box in reversed(list(_BOX.finditer(text))):
+        closing = _closing_brace(text, box.end())
+        if closing is None and not inside:
+            return None
+        if inside and (closing is None or _BETWEEN_BOXES.fullmatch(text, closing + 1, end) is None):
+            break
+        inside.insert(0, text[box.end() : closing].strip())
+        end = box.start()
+    return ", ".join(dict.fromkeys(inside))
+
+
+def _closing_brace(text: str, start: int) -> int | None:
     depth = 1
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
         if depth == 0:
-            return text[start:position]
+            return position
     return None
 
 
-def _number_list(text: str) -> list[str] | None:
-    """Split ``1 2 3`` or ``1, 2, 3`` into its numbers; None for anything else, also for ``1,234`` and ``1,5``."""
-    if _WITH_THOUSANDS.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text):
+def _stated(text: str) -> str | None:
+    """Return what follows the last "the answer is", up to the end of the sentence."""
+    found = list(_ANSWER_IS.finditer(text))
+    return _sentence(found[-1]["rest"]) if found else None
+
+
+def _sentence(text: str) -> str:
+    return _SENTENCE_END.split(text, maxsplit=1)[0].strip()
+
+
+def _mathematics_in(text: str, alone: bool) -> list[str]:
+    """Return the mathematics that a sentence ends with: a formula, what follows "so" or "=", or its last number."""
+    if not _is_sentence(text):
+        return []
+    found = _last_formula(text) or _concluded(text) or _last_number(text, alone)
+    return [] if found is None else [found]
+
+
+def _is_sentence(text: str) -> bool:
+    return len(_WORD.findall(text)) >= _FEWEST_WORDS and not _is_mathematics(text)
+
+
+def _is_mathematics(text: str) -> bool:
+    return len(text) <= _LONGEST and not any(map(has_words, readings(tidy(text))))
+
+
+def _last_formula(text: str) -> str | None:
+    found = _FORMULAS.findall(text)
+    return found[-1] if found else None
+
+
+def _concluded(text: str) -> str | None:
+    """Return the mathematics that follows the last "so", "is" or "="."""
+    for found in list(_THEREFORE.finditer(text))[: -_MAX_CONCLUSIONS - 1 : -1]:
+        if _is_mathematics(sentence := _sentence(found["rest"])):
+            return sentence
+    return None
+
+
+def _last_number(text: str, alone: bool) -> str | None:
+    """Return the last number, with the unit that follows it; with ``alone`` only where there is no other."""
+    found = list(_NUMBER.finditer(text))
+    if not found or (alone and len(found) > 1):
         return None
-    parts = _SEPARATOR.split(text)
-    return parts if len(parts) > 1 and all(map(_NUMBER.fullmatch, parts)) else None
-
-
-def _parsable(text: str, core: str) -> str:
-    """Return what math-verify is to parse: the text, but a lone percentage without its box (there it fails on it)."""
-    percent = _PERCENT.fullmatch(core)
-    return f"{percent[1]}%" if percent else text
-
-
-def _is_equal_mathematics(answer: str, gold: str) -> bool:
-    from math_verify import parse, verify
-
-    parsed_gold = _parse_gold(gold)
-    if not parsed_gold:
-        return False
-    # No time limit of its own: it uses signals, which some code swallows; the runner kills this process instead.
-    return bool(verify(parsed_gold, parse(answer, parsing_timeout=None), timeout_seconds=None))
-
-
-@lru_cache(maxsize=1024)
-def _parse_gold(gold: str) -> Any:
-    """Parse a solution; all samples of a prompt share it."""
-    from math_verify import parse
-
-    return parse(gold, parsing_timeout=None)
+    word = _NEXT_WORD.match(text, found[-1].end())
+    return found[-1][0] + (f" {word[1]}" if word is not None and known_unit(word[1]) else "")

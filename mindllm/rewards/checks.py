@@ -1,7 +1,7 @@
 """What can be wrong with the rewards of a config, found before anything is loaded."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from mindllm.errors import UserError, did_you_mean
 from mindllm.rewards import accuracy, formats  # noqa: F401  (they register themselves)
@@ -77,6 +77,8 @@ def _check_parameters(spec: RewardSpec, parameters: Parameters, columns: Collect
             raise UserError(f"reward '{spec.name}': the argument '{key}' hides the data of that name; rename it")
         if key not in named and not parameters.takes_any:
             raise UserError(f"reward '{spec.name}' takes no argument '{key}'{did_you_mean(key, named)}")
+    if spec.path is None:
+        _check_allowed_values(spec)
     stand_ins = BUILTINS[spec.name].stand_ins if spec.path is None else {}
     for name in parameters.required:
         if stand_ins.get(name) in columns:
@@ -84,3 +86,38 @@ def _check_parameters(spec: RewardSpec, parameters: Parameters, columns: Collect
         if name not in _ALWAYS_GIVEN and name not in spec.args and name not in columns:
             found = (", ".join(sorted(columns)) or "none") + did_you_mean(name, columns)
             raise UserError(f"reward '{spec.name}' needs the column '{name}', columns in the data: {found}")
+
+
+def _check_allowed_values(spec: RewardSpec) -> None:
+    hints = get_type_hints(BUILTINS[spec.name].function)
+    for key, value in spec.args.items():
+        allowed = get_args(hints.get(key)) if get_origin(hints.get(key)) is Literal else ()
+        if allowed and value not in allowed:
+            raise UserError(
+                f"reward '{spec.name}': the argument '{key}' is {value!r}, allowed are {', '.join(allowed)}"
+                f"{did_you_mean(str(value), allowed)}"
+            )
+
+
+def describe_lists(functions: Sequence[RewardSpec], list_columns: Collection[str]) -> list[str]:
+    """Say, for each reward that reads a column of lists, how it takes them; for the start of a run.
+
+    Args:
+        functions: the rewards of the config, checked.
+        list_columns: the columns of the data set that hold lists.
+    """
+    found = []
+    for spec in functions:
+        if spec.path is not None or spec.name != "accuracy":
+            continue
+        column = next((name for name in ("solution", "labels") if name in list_columns), None)
+        if column is None:
+            continue
+        if spec.args.get("solution_list", "any") == "all":
+            found.append(f"reward 'accuracy': '{column}' holds lists; all items of a list must be given, in any order")
+        else:
+            found.append(
+                f"reward 'accuracy': '{column}' holds lists; any one item of a list is right "
+                "(all are required with args: {solution_list: all})"
+            )
+    return found

@@ -19,7 +19,7 @@ Write = Callable[..., Path]
 
 
 def make_prompts(write_jsonl: Write, tokenizer: Path, prefix: Path, rows: int = 3) -> Path:
-    data = write_jsonl([{"question": f"sort {n}", "solution": str(n), "meta": {"n": n}} for n in range(rows)])
+    data = write_jsonl([{"question": f"sort {n}", "solution": [str(n)], "meta": {"n": n}} for n in range(rows)])
     preprocess(
         PreprocessOptions(
             [str(data)], prefix, tokenizer, "PPOAlpacaStyleInstructionHandler", map_keys={"prompt": "question"}
@@ -43,10 +43,11 @@ def examples(write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path) -> Path:
 def test_prompts_carry_ids_and_columns(prompts: Path, decode: Callable[..., str]) -> None:
     dataset = PromptDataset(prompts)
     assert len(dataset) == 3 and dataset.columns == ["solution", "meta", "prompt"]
+    assert dataset.list_columns == ["solution"]
     prompt = dataset[2]
     assert prompt.index == 2 and prompt.input_ids.dtype == np.int32 and len(prompt.input_ids) == dataset.lengths[2]
     assert decode(prompt.input_ids) == "<|im_start|>user\nsort 2<|im_end|>\n<|im_start|>assistant\n"
-    assert prompt.columns == {"solution": "2", "meta": {"n": 2}, "prompt": "sort 2"}
+    assert prompt.columns == {"solution": ["2"], "meta": {"n": 2}, "prompt": "sort 2"}
 
 
 def test_examples_carry_ids_and_labels(examples: Path) -> None:

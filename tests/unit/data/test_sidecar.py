@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from mindllm.data.sidecar import Spool, read_rows, write_sidecar
+from mindllm.data.sidecar import Spool, list_columns, read_rows, write_sidecar
 from mindllm.errors import UserError
 
 
@@ -37,6 +37,12 @@ def test_values_come_back_as_they_were(tmp_path: Path) -> None:
     assert read(path) == rows
     assert nulls == {"text": 1, "number": 0, "flag": 1, "share": 0, "list": 0, "nested": 0}
     assert pq.read_table(path)["list"].to_pylist() == [["a", "b"], []], "lists of one type stay lists in the file"
+
+
+def test_columns_of_lists_are_known_however_they_are_written(tmp_path: Path) -> None:
+    row = {"text": "[0, 1]", "one_type": ["a"], "mixed": ["six", 6], "object": {"a": [1]}, "json": '["six", "6"]'}
+    path, _ = write(tmp_path, [row])
+    assert list_columns(pq.read_table(path)) == ["one_type", "mixed", "json"]
 
 
 NESTED: list[Any] = [

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from mindllm.errors import UserError
-from mindllm.rewards import check_rewards
+from mindllm.rewards import check_rewards, describe_lists
 from mindllm.rewards.checks import labels
 
 
@@ -44,6 +44,7 @@ def test_rewards_without_fault_pass_and_user_code_does_not_run(tmp_path):
         (Spec("accuracy", args={"patern": "x", "source": 1}), "the argument 'source' hides the data of that name"),
         (Spec("mine", path="/nowhere/mine.py"), "reward 'mine': no file '/nowhere/mine.py'"),
         (Spec("accuracy", args={"prompts": []}), "the argument 'prompts' hides the data"),
+        (Spec("accuracy", args={"solution_list": "al"}), "'solution_list' is 'al', allowed are any, all"),
     ],
 )
 def test_a_faulty_reward_is_named_in_one_sentence(spec, sentence):
@@ -104,3 +105,18 @@ def test_no_rewards_and_a_reward_listed_twice_are_refused():
 
 def test_the_answer_may_be_in_the_column_that_other_toolkits_keep_it_in():
     check_rewards([Spec("accuracy")], ["labels"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "columns", "said"),
+    [
+        (Spec("accuracy"), ["solution"], ["'solution' holds lists; any one item of a list is right"]),
+        (Spec("accuracy"), ["labels"], ["'labels' holds lists; any one item of a list is right"]),
+        (Spec("accuracy", args={"solution_list": "all"}), ["solution"], ["all items of a list must be given"]),
+        (Spec("accuracy"), ["tags"], []),
+        (Spec("format"), ["solution"], []),
+    ],
+)
+def test_what_a_list_of_solutions_means_is_said_at_the_start(spec, columns, said):
+    lines = describe_lists([spec], columns)
+    assert len(lines) == len(said) and all(part in line for part, line in zip(said, lines, strict=True))
