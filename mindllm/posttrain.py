@@ -48,12 +48,12 @@ def _run(command: "Command") -> None:
         print("".join(f"{line}\n" for line in config.notices()), end="", file=sys.stderr)
         print(resolved_yaml(config), end="")
         return
-    if not command.check_only:
+    if command.check_only:
+        print("".join(f"{line}\n" for line in config.notices()), end="", flush=True)
+    else:
         print(f"{config.training.stage}: checking configuration, checkpoints and data", flush=True)
     from mindllm import preflight
 
-    if command.check_only:
-        print("".join(f"{line}\n" for line in config.notices()), end="", flush=True)
     passed = preflight.check(config)
     if command.check_only:
         print("\n".join(f"ok: {line}" for line in passed))

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from mindllm.config.base import CommaList, Float, Int, derived
 from mindllm.config.paths import DataPrefix
-from mindllm.config.roles import TrainedRoleConfig
+from mindllm.config.roles import TOKENIZER_KEYS, TokenizerKeys, TrainedRoleConfig
 
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
@@ -16,7 +16,7 @@ def _zero_is_off(value: object) -> object:
     return -1 if value in (0, "0") and not isinstance(value, bool) else value
 
 
-class ActorConfig(TrainedRoleConfig):
+class ActorConfig(TrainedRoleConfig, TokenizerKeys):
     """The model that reads the data; stages ``sft`` and ``orm`` only train it, the others let it generate too."""
 
     data_path: DataPrefix = Field(description="Prefix of the preprocessed data (`weight,prefix` names one too).")
@@ -132,6 +132,6 @@ class ActorConfig(TrainedRoleConfig):
     )
 
 
-SUPERVISED_ACTOR_KEYS = frozenset(TrainedRoleConfig.model_fields) | {"data_path", "num_gpus_for_train"}
+SUPERVISED_ACTOR_KEYS = frozenset(TrainedRoleConfig.model_fields) | TOKENIZER_KEYS | {"data_path", "num_gpus_for_train"}
 RL_ONLY_ACTOR_KEYS = frozenset(ActorConfig.model_fields) - SUPERVISED_ACTOR_KEYS
 ACTOR_KEYS = frozenset(ActorConfig.model_fields) - {"model_keys"}

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from mindllm.config.actor import RL_ONLY_ACTOR_KEYS
 from mindllm.config.checks import check_run
-from mindllm.config.compat import ACCEPTED, ACCEPTED_CRITIC
+from mindllm.config.compat import ACCEPTED, ACCEPTED_CRITIC, ACCEPTED_TOKENIZER
 from mindllm.config.explain import validated
 from mindllm.config.layers import (
     ACTOR,
@@ -50,14 +50,16 @@ def build_config(raw: Mapping[str, Any], config_name: str = "default") -> RunCon
     findings = Findings()
     sections = split_sections(raw)
     written = {
-        path: honoured_keys(path, sections[path], ALLOWED_IN_ROLE[path], findings) for path in ("training", ACTOR, REF)
+        path: honoured_keys(path, sections[path], ALLOWED_IN_ROLE[path], findings) for path in ("training", ACTOR)
     }
+    accepted = {**ACCEPTED, **ACCEPTED_TOKENIZER}
+    written[REF] = honoured_keys(REF, sections[REF], ALLOWED_IN_ROLE[REF], findings, accepted)
     models = _model_files(sections["model"], findings)
     training = _training(written["training"], config_name, findings)
     stage = _stage(written["training"], findings)
     _refuse_unread(stage, sections, written, findings)
     if stage == "ray_ppo":
-        accepted = {**ACCEPTED, **ACCEPTED_CRITIC}
+        accepted |= ACCEPTED_CRITIC
         written[CRITIC] = honoured_keys(CRITIC, sections[CRITIC], ALLOWED_IN_ROLE[CRITIC], findings, accepted)
     builder = RoleBuilder(written, models, training.run_dir if training is not None else None, findings)
     draft = _without_pool(builder, stage, sections, training)

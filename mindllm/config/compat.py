@@ -45,6 +45,9 @@ ACCEPTED: Mapping[str, str] = {
     "use_mcore_models": "models are always megatron-core's",
 }
 
+_ACTORS_TOKENS = "it reads the actor's tokens"
+# In `actor_rollout_ref.ref`, and in `critic`.
+ACCEPTED_TOKENIZER: Mapping[str, str] = {"tokenizer_type": _ACTORS_TOKENS, "tokenizer_name_or_path": _ACTORS_TOKENS}
 # In `critic`, which other toolkits fill like the actor's section.
 ACCEPTED_CRITIC: Mapping[str, str] = {
     "data_path": "the critic trains on the actor's responses",

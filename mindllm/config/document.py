@@ -15,13 +15,21 @@ from mindllm.config.compat import (
     ACCEPTED_ALGORITHM,
     ACCEPTED_ALGORITHM_GRPO,
     ACCEPTED_CRITIC,
+    ACCEPTED_TOKENIZER,
     ONE_VALUE,
     ONE_VALUE_ALGORITHM_GRPO,
     REFUSED_VALUES,
     OneValue,
 )
 from mindllm.config.pool import ResourcePool
-from mindllm.config.roles import CRITIC_ONLY_KEYS, ROLE_KEYS, CriticConfig, RewardModelConfig, TrainedRoleConfig
+from mindllm.config.roles import (
+    CRITIC_ONLY_KEYS,
+    ROLE_KEYS,
+    TOKENIZER_KEYS,
+    CriticConfig,
+    RewardModelConfig,
+    TrainedRoleConfig,
+)
 from mindllm.config.sections import AlgorithmConfig, KLControl, RewardConfig, RewardFunction
 from mindllm.config.training import TrainingConfig
 
@@ -41,7 +49,9 @@ def keys_tables() -> str:
         ("### `algorithm`", _keys(AlgorithmConfig, leave_out={"kl_ctrl"}) + _keys(KLControl, prefix="kl_ctrl.")),
         (
             "### `reward`",
-            _keys(RewardModelConfig, {"weight"}) + _keys(RewardConfig) + _keys(RewardFunction, prefix="functions[]."),
+            _keys(RewardModelConfig, TOKENIZER_KEYS | {"weight"})
+            + _keys(RewardConfig)
+            + _keys(RewardFunction, prefix="functions[]."),
         ),
         ("### `resource_pool`", _keys(ResourcePool)),
         ("### Model files: `configs/rlxf/model/<name>.yaml`", _keys(ArchitectureKeys)),
@@ -94,6 +104,7 @@ def _type_text(annotation: Any) -> str:
 def _accepted_table() -> str:
     rows = [f"| `{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED.items()]
     rows += [f"| `critic.{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED_CRITIC.items()]
+    rows += [f"| `critic.{key}`, `ref.{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED_TOKENIZER.items()]
     rows += [f"| `algorithm.{key}` | any | {meaning} |\n" for key, meaning in ACCEPTED_ALGORITHM.items()]
     rows += [
         f"| `algorithm.{key}` in `ray_grpo` | any | {meaning} |\n" for key, meaning in ACCEPTED_ALGORITHM_GRPO.items()

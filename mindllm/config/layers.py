@@ -10,7 +10,7 @@ from mindllm.config.compat import ACCEPTED, ONE_VALUE, REFUSED_VALUES, OneValue,
 from mindllm.config.foreign import unknown_key, unknown_section
 from mindllm.config.foreign_names import SECTIONS_ELSEWHERE
 from mindllm.config.pool import ResourcePool
-from mindllm.config.roles import CRITIC_KEYS, CRITIC_ONLY_KEYS, REWARD_MODEL_KEYS, ROLE_KEYS
+from mindllm.config.roles import CRITIC_KEYS, CRITIC_ONLY_KEYS, REWARD_MODEL_KEYS, ROLE_KEYS, TOKENIZER_KEYS
 from mindllm.config.sections import AlgorithmConfig, RewardConfig
 from mindllm.config.training import TrainingConfig
 from mindllm.errors import UserError
@@ -36,7 +36,7 @@ ALLOWED_IN_ROLE: Mapping[str, frozenset[str]] = {
     REF: ROLE_KEYS | ARCHITECTURE_KEYS,
     CRITIC: CRITIC_KEYS | ARCHITECTURE_KEYS,
     REWARD: REWARD_MODEL_KEYS | ARCHITECTURE_KEYS,
-    "model": (ROLE_KEYS - {"model"}) | ARCHITECTURE_KEYS,
+    "model": (ROLE_KEYS - {"model"}) | TOKENIZER_KEYS | ARCHITECTURE_KEYS,
 }
 
 

@@ -24,11 +24,6 @@ class RoleConfig(Section):
     model_keys: dict[str, Any] = Field(
         default={}, description="Collected from the model file and the architecture keys of this role; not written."
     )
-    tokenizer_type: Literal["PretrainedFromHF"] = Field(default="PretrainedFromHF", description="Kind of tokenizer.")
-    tokenizer_name_or_path: LocalPath | None = Field(
-        default=None,
-        description="Hugging Face tokenizer directory; unset: the `hf/` folder of `load`.",
-    )
     tensor_model_parallel_size: Int = Field(
         default=1,
         ge=1,
@@ -56,11 +51,21 @@ class RoleConfig(Section):
     )
 
 
+class TokenizerKeys(Section):
+    """Keys of a role that reads text: the actor and the reward model."""
+
+    tokenizer_type: Literal["PretrainedFromHF"] = Field(default="PretrainedFromHF", description="Kind of tokenizer.")
+    tokenizer_name_or_path: LocalPath | None = Field(
+        default=None,
+        description="Hugging Face tokenizer directory; unset: the `hf/` folder of `load`.",
+    )
+
+
 class RefConfig(RoleConfig):
     """The frozen reference model of a KL term."""
 
 
-class RewardModelConfig(RoleConfig):
+class RewardModelConfig(RoleConfig, TokenizerKeys):
     """The frozen reward model; its keys stand in section ``reward`` beside those of the rule rewards."""
 
     weight: Float = Field(
@@ -111,6 +116,7 @@ class CriticConfig(TrainedRoleConfig):
 
 
 ROLE_KEYS = frozenset(RoleConfig.model_fields) - {"model_keys"}
+TOKENIZER_KEYS = frozenset(TokenizerKeys.model_fields)
 REWARD_MODEL_KEYS = frozenset(RewardModelConfig.model_fields) - {"model_keys"}
 CRITIC_KEYS = frozenset(CriticConfig.model_fields) - {"model_keys"}
 CRITIC_ONLY_KEYS = CRITIC_KEYS - frozenset(TrainedRoleConfig.model_fields)

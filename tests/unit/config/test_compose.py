@@ -150,7 +150,7 @@ def test_an_override_of_training_wins_over_critic_and_reward_too_but_for_the_rew
     config = compose_config("small_ppo", overrides, str(config_dir))
     assert (config.actor.lr, config.critic.lr) == (1e-5, 1e-5)
     assert (config.critic.micro_batch_size, config.reward_model.micro_batch_size) == (8, 8)
-    assert (config.critic.tokenizer_name_or_path, config.reward_model.tokenizer_name_or_path) == (
+    assert (config.actor.tokenizer_name_or_path, config.reward_model.tokenizer_name_or_path) == (
         here("theirs"),
         here("its"),
     )

@@ -88,7 +88,7 @@ def test_roles_read_training_below_their_own_section(ppo):
     assert (config.critic.micro_batch_size, config.reward_model.micro_batch_size) == (4, 32)
     assert config.critic.cliprange_value == 0.5
     assert (config.ref.tensor_model_parallel_size, config.critic.tensor_model_parallel_size) == (2, 1)
-    assert config.critic.tokenizer_name_or_path == here("tokenizer")
+    assert config.actor.tokenizer_name_or_path == here("tokenizer")
 
 
 def test_the_reward_models_tokenizer_is_its_own(ppo):
@@ -281,3 +281,11 @@ def test_a_resolved_configuration_gives_itself_back(ppo, changes):
     again = build_config(yaml.safe_load(resolved_yaml(config)))
     assert again.model_copy(update={"ignored_keys": []}) == config.model_copy(update={"ignored_keys": []})
     assert again.ignored_keys == []
+
+
+def test_a_tokenizer_of_a_model_that_reads_the_actors_tokens_is_named(ppo):
+    config = built(ppo, {"critic.tokenizer_name_or_path": "x", "ref.tokenizer_type": "PretrainedFromHF"})
+    assert {key for key, _ in config.ignored_keys} == {
+        "critic.tokenizer_name_or_path",
+        "actor_rollout_ref.ref.tokenizer_type",
+    }
