@@ -1,12 +1,13 @@
 """What the command lines of the three entry scripts have in common."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mindllm.errors import UserError, did_you_mean
+from mindllm.errors import UserError, describe_os_error, did_you_mean, naming_file
 from mindllm.paths import expanded_path
 
 
@@ -36,6 +37,22 @@ def path(text: str) -> str:
         return expanded_path(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def say(line: str) -> None:
+    """Print a line at once. Raises OSError that names standard output, where that is full or nobody reads it."""
+    with naming_file("standard output"):
+        print(line, flush=True)
+
+
+def report_os_error(error: OSError) -> int:
+    """Print one sentence on what the operating system refused; returns the exit status."""
+    print(f"error: {describe_os_error(error)}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:  # the interpreter would complain of it once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 2
 
 
 class Parser(argparse.ArgumentParser):

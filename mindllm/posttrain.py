@@ -1,6 +1,5 @@
 """The program behind posttrain_gpt.py: compose, check, run, and turn failures into an exit status."""
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,9 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> int:
     """Compose, check and run; return the exit status (1: a worker failed, 2: the user can fix it, 130: interrupted)."""
+    from mindllm.command_line import report_os_error
     from mindllm.config.cli import parse_command
-    from mindllm.errors import UserError, WorkerError, describe_os_error
+    from mindllm.errors import UserError, WorkerError
 
     try:
         _run(parse_command(arguments))
@@ -24,20 +24,10 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:  # a full disk, a file without permission
-        print(f"error: {describe_os_error(error)}", file=sys.stderr)
-        _drop_unwritable_output()
-        return 2
+        return report_os_error(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-
-
-def _drop_unwritable_output() -> None:
-    """Let the interpreter end in silence where standard output is on a full disk, or nobody reads it any more."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(command: "Command") -> None:

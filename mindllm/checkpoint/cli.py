@@ -9,7 +9,7 @@ from pathlib import Path
 from mindllm.checkpoint.converter import convert
 from mindllm.checkpoint.head import HEADS
 from mindllm.checkpoint.options import DEFAULT_MAX_SHARD_BYTES, Options
-from mindllm.command_line import Parser, path, positive, program, seed
+from mindllm.command_line import Parser, path, positive, program, report_os_error, say, seed
 from mindllm.errors import UserError, known_answer
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -123,9 +123,11 @@ def main(arguments: Sequence[str]) -> int:
         parser = build_parser()
         parser.check_flags(arguments, lambda flag: known_answer(flag, _FLAGS_ELSEWHERE))
         _convert(parser.parse_args(arguments))
-    except (UserError, OSError) as error:  # OSError: a source that may not be read
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:  # a source that may not be read, a full disk
+        return report_os_error(error)
     except MemoryError as error:
         print(f"error: out of memory: {error}", file=sys.stderr)
         return 2
@@ -192,7 +194,7 @@ def _convert(options: argparse.Namespace) -> None:
     from mindllm.checkpoint.files import keep_freed_memory
 
     keep_freed_memory()
-    convert(options.load_dir, options.save_dir, settings, _print)
+    convert(options.load_dir, options.save_dir, settings, say)
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], reason: str) -> None:
@@ -200,10 +202,6 @@ def _refuse(options: argparse.Namespace, names: Sequence[str], reason: str) -> N
     for name in names:
         if getattr(options, name) is not None:
             raise UserError(f"--{name.replace('_', '-')} has no effect with {reason}; leave it out")
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)
 
 
 def _directory(text: str) -> Path:

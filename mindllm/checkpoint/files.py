@@ -7,6 +7,7 @@ from typing import IO, Any, Literal, Self
 
 import numpy as np
 
+from mindllm.errors import naming_file
 from mindllm.models.families.arrays import Array, raw
 
 # For larger writes Linux caches the file in large folios; a virtual machine waits four times as long for their memory.
@@ -72,16 +73,18 @@ def read_array(file: IO[bytes], offset: int, dtype: np.dtype[Any], shape: tuple[
 def read_into(file: IO[bytes], offset: int, array: Array) -> None:
     """Fill a contiguous ``array`` from ``offset`` on. Raises EOFError when the file ends before it is full."""
     view, done = raw(array), 0
-    file.seek(offset)
-    while done < len(view):
-        count = file.readinto(view[done:])  # type: ignore[attr-defined]  # binary files have it
-        if not count:
-            raise EOFError("it ends inside a tensor")
-        done += count
+    with naming_file(file.name):
+        file.seek(offset)
+        while done < len(view):
+            count = file.readinto(view[done:])  # type: ignore[attr-defined]  # binary files have it
+            if not count:
+                raise EOFError("it ends inside a tensor")
+            done += count
 
 
 def write_all(file: IO[bytes], data: memoryview) -> None:
     """Write all of ``data``, also to an unbuffered file, which may take less of it at a time."""
     done = 0
-    while done < len(data):
-        done += file.write(data[done : done + _WRITE_BYTES])
+    with naming_file(file.name):
+        while done < len(data):
+            done += file.write(data[done : done + _WRITE_BYTES])

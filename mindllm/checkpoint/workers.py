@@ -48,7 +48,7 @@ def _main(sender: Connection, number: int, work: Callable[[int], Any]) -> None:
     except MemoryError as error:
         message = ("user", f"out of memory in one of several --workers: {error}")
     except OSError as error:
-        message = ("os", (error.errno, error.strerror))
+        message = ("os", (error.errno, error.strerror, error.filename))
     except KeyboardInterrupt:
         message = ("interrupted", None)
     sender.send_bytes(pickle.dumps(message))

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from mindllm.command_line import report_os_error, say
 from mindllm.data.flags import parse
 from mindllm.data.preprocess import prepare, preprocess
 from mindllm.data.preview import preview
@@ -12,27 +13,21 @@ from mindllm.errors import UserError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run; returns the exit status (2 for a mistake of the user's)."""
-    options = None
     try:
         options, previewed = parse(sys.argv[1:] if argv is None else argv)
         if previewed is not None:
-            print(preview(prepare(options), previewed, sys.stdout.isatty()))
+            say(preview(prepare(options), previewed, sys.stdout.isatty()))
             return 0
-        manifests = preprocess(options)
+        for name, manifest in preprocess(options).items():
+            say(_summary(manifest, f"{options.output_prefix}{'_' if name else ''}{name}"))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(
-            f"error: {error.filename or (options and options.output_prefix)}: {error.strerror or error}",
-            file=sys.stderr,
-        )
-        return 2
+        return report_os_error(error)
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         return 130
-    for name, manifest in manifests.items():
-        print(_summary(manifest, f"{options.output_prefix}{'_' if name else ''}{name}"))
     return 0
 
 

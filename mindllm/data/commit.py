@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mindllm.data.manifest import journal_path, manifest_path, read_manifest
-from mindllm.errors import UserError
+from mindllm.errors import UserError, describe_os_error
 
 
 def refuse_existing(prefix: Path, outputs: Sequence[Path], overwrite: bool) -> None:
@@ -51,7 +51,7 @@ def staging_directory(prefix: Path) -> Iterator[Path]:
             _undo_commit(prefix)
             staging.mkdir()
         except OSError as error:
-            raise UserError(f"--output-prefix {prefix}: cannot write there: {error}") from error
+            raise UserError(f"--output-prefix {prefix}: cannot write there: {describe_os_error(error)}") from error
         yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)

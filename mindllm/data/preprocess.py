@@ -19,7 +19,7 @@ from mindllm.data.pick_engine import pick_engine
 from mindllm.data.pool import Job
 from mindllm.data.readers import InputFiles, check_columns, find_inputs
 from mindllm.data.tokenizer import TokenizerSpec
-from mindllm.errors import UserError
+from mindllm.errors import UserError, naming_file
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,13 @@ def preprocess(options: PreprocessOptions) -> dict[str, dict[str, Any]]:
 
     Raises:
         UserError: anything wrong with options, tokenizer or input; nothing is then written under the final names.
+        OSError: the operating system refused something on the way, likewise; it names a file.
     """
     prefix = options.output_prefix
     prefixes = output_prefixes(prefix, options.order.split is not None)
     refuse_existing(prefix, prefixes, options.overwrite)
     run = prepare(options)
-    with staging_directory(prefix) as staging:
+    with naming_file(prefix), staging_directory(prefix) as staging:
         parts = encode_parts(run.job, run.kind, run.files, run.order, staging, options)
         joined = join_parts(parts, staging, run.kind.keys)
         _refuse_empty(joined)

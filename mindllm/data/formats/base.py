@@ -58,6 +58,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
 
     Raises:
         UserError: the compressed data is damaged (also while reading, inside the block).
+        OSError: the file cannot be read, likewise; it names the file.
     """
     try:
         if path.suffix == ".gz":
@@ -76,4 +77,5 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         if path.suffix == ".zst" and error.errno is None:
             raise UserError(f"{path}: damaged zstd data: {error}") from error
+        error.filename = str(path)  # which pyarrow and reading do not name
         raise

@@ -155,6 +155,7 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
+            error.filename = str(path)  # which pyarrow does not name
             raise
         raise UserError(f"{path}: not a readable {path.suffix[1:]} file: {error}") from error
 
