@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mindllm.checkpoint.files import Closing, LastFile, read_into, write_all
-from mindllm.errors import UserError
+from mindllm.errors import UserError, naming_file
 from mindllm.models.families.arrays import DTYPES, Array, raw
 
 SINGLE_NAME = "model.safetensors"
@@ -153,7 +153,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     Raises UserError naming the file when the header is malformed or the file has another length than it says.
     """
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with naming_file(path), path.open("rb") as file:
         prefix = file.read(8)
         header_size = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
         if not 2 <= header_size <= min(_MAX_HEADER_BYTES, size - 8):

@@ -72,7 +72,8 @@ def find_inputs(inputs: list[str]) -> InputFiles:
     paths = tuple(path for path, _ in found)
     files = InputFiles(paths, tuple(format_of(path).scan(path) for path in paths), tuple(source for _, source in found))
     if not files.total:
-        raise UserError(f"--input has no rows: {', '.join(str(path) for path in paths) or 'no files'}")
+        where = ", ".join(map(str, paths)) or f"no files in {', '.join(names)}"
+        raise UserError(f"--input has no rows: {where}")
     return files
 
 

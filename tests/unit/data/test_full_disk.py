@@ -1,4 +1,4 @@
-"""A disk that is full, at every stage of a run: one sentence, exit code 2, and nothing left behind."""
+"""What the operating system refuses, a full disk at any stage above all: one sentence, exit code 2, nothing left."""
 
 import subprocess
 import sys
@@ -77,3 +77,28 @@ def test_a_write_that_fails_is_one_sentence_and_leaves_nothing_behind(
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "error: " in done.stderr and "File too large" in done.stderr
     assert "Traceback" not in done.stderr and not out.exists()
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "txt", "jsonl.gz", "jsonl.zst"])
+def test_input_that_cannot_be_read_is_named(
+    suffix: str, tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / f"data.{suffix}"
+    data.symlink_to("/proc/self/mem")  # opens, and gives an error when it is read
+    command = ["--input", str(data), "--output-prefix", str(tmp_path / "out" / "data"), "--handler-name", PPO]
+    assert main([*command, "--tokenizer-name-or-path", str(tokenizer_dir)]) == 2
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(f"error: {data}: ") and "Input/output error" in stderr and stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("flags", [[], ["--preview", "1"]])
+def test_output_that_is_not_taken_is_one_sentence(
+    flags: list[str], write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "preprocess_data.py", "--input", str(write_jsonl(rows(2))), "--handler-name", PPO]
+    command += ["--output-prefix", str(tmp_path / "data"), "--tokenizer-name-or-path", str(tokenizer_dir), *flags]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("error: standard output: No space left")
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
