@@ -20,12 +20,12 @@ _BETWEEN_BOXES = re.compile(
 )
 _MARKED = re.compile(r"####[ \t]*(\S.*)")
 # What stands before the final answer of a sentence; after the second kind it must be mathematics.
-_ANSWER_IS = re.compile(r"\banswer(?:\s+(?:is|should be|would be)\b|\s*[:=])[:\s]*(?=(?P<rest>\S[^\n]*))", re.I)
-_THEREFORE = re.compile(
-    r"(?:\b(?:so|thus|hence|therefore|is|are|equals|be|get)\b|[=:≈])[,:\s]*(?=(?P<rest>\S[^\n]*))", re.I
-)
+_ANSWER_IS = re.compile(r"\banswer(?:\s+(?:is|should be|would be)\b|\**\s*[:=])[:*\s]*(?=\S)", re.I)
+_THEREFORE = re.compile(r"(?:\b(?:so|thus|hence|therefore|is|it's|are|equals|be|get)\b|[=:≈])[,:\s]*(?=\S)", re.I)
+_IS_WORDS = re.compile(r".*\b(?:is|are|was|were|it's)[:\s]+(\S.*)", re.I)
+_SENTENCE_START = re.compile(r"(?<=[.!?])\s+")
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
-_FORMULA = r"(?:\$\$[^$]+\$\$|(?<!\\)\$[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\])"
+_FORMULA = r"(?:\$\$[^$]+\$\$|(?<!\\)\$[^$]+\$|\\\((?:(?!\\[()]).)+\\\)|\\\[(?:(?!\\[\[\]]).)+\\\])"
 _FORMULAS = re.compile(rf"{_FORMULA}(?:\s*,?\s*(?:and|or|,)\s*{_FORMULA})*", re.DOTALL)
 _NUMBER = re.compile(r"(?<![^\s=(*:$])\\?\$?-?\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?(?:\s*\\?%)?")
 _NEXT_WORD = re.compile(r"\s*([A-Za-z°]+)(?!\w)")
@@ -91,17 +91,27 @@ def _is_right(completion: str, golds: Sequence[str], solution_list: str) -> bool
         return False
     if len(golds) == 1 and _INTEGER.fullmatch(block) and _INTEGER.fullmatch(golds[0]):  # by far the most frequent case
         return int(block) == int(golds[0])
-    answers = [answer for answer in _answers(block, "</answer>" in completion) if len(answer) <= _LONGEST]
+    answers = _answers(block, "</answer>" in completion)
     if len(golds) > 1 and solution_list == "all":
         return _has_all(answers, golds)
-    return any(is_same_answer(answer, one) for gold in golds for one in _gold_answers(gold) for answer in answers)
+    return any(_is_same(answer, one) for gold in golds for one in _gold_answers(gold) for answer in answers)
+
+
+def _is_same(answer: str, gold: str) -> bool:
+    """Compare two answers; what is too long to be read, word for word."""
+    if max(len(answer), len(gold)) > _LONGEST:
+        return answer.split() == gold.split()
+    try:
+        return is_same_answer(answer, gold)
+    except Exception:  # algebra raises whatever it likes on what models write; nothing shows that the two are the same
+        return False
 
 
 def _has_all(answers: Sequence[str], golds: Sequence[str]) -> bool:
     """Tell whether an answer is a list with one item for each gold, in any order."""
     parts = [(_gold_answers(gold) or ("",))[0] for gold in golds]
-    lists = (items for answer in answers for items in item_lists(answer))
-    return any(match_all(items, parts, is_same_answer) for items in lists)
+    lists = (items for answer in answers if len(answer) <= _LONGEST for items in item_lists(answer))
+    return any(match_all(items, parts, _is_same) for items in lists)
 
 
 def _answer_block(text: str) -> str | None:
@@ -140,8 +150,8 @@ def _answers(block: str, between_tags: bool) -> list[str]:
         return marked
     stated = _stated(block)
     if stated is not None:
-        return [block, stated, *_mathematics_in(stated, alone=True)]
-    return [block, *_mathematics_in(block, alone=between_tags)]
+        return [block, stated, *_conclusions(stated, alone=True)]
+    return [block, *_conclusions(block, alone=between_tags)]
 
 
 def _marked(text: str) -> list[str] | None:
@@ -183,19 +193,21 @@ def _closing_brace(text: str, start: int) -> int | None:
 def _stated(text: str) -> str | None:
     """Return what follows the last "the answer is", up to the end of the sentence."""
     found = list(_ANSWER_IS.finditer(text))
-    return _sentence(found[-1]["rest"]) if found else None
+    return _sentence(text, found[-1].end()).removesuffix("**") if found else None
 
 
-def _sentence(text: str) -> str:
-    return _SENTENCE_END.split(text, maxsplit=1)[0].strip()
+def _sentence(text: str, start: int) -> str:
+    """Return the text from ``start`` to the end of its sentence or line."""
+    line = text[start:].split("\n", maxsplit=1)[0]
+    return _SENTENCE_END.split(line, maxsplit=1)[0].strip()
 
 
-def _mathematics_in(text: str, alone: bool) -> list[str]:
-    """Return the mathematics that a sentence ends with: a formula, what follows "so" or "=", or its last number."""
+def _conclusions(text: str, alone: bool) -> list[str]:
+    """Return what sentences end with: a formula, what follows "so" or "=", or the last number; words after "is"."""
     if not _is_sentence(text):
         return []
-    found = _last_formula(text) or _concluded(text) or _last_number(text, alone)
-    return [] if found is None else [found]
+    found = [_last_formula(text) or _concluded(text) or _last_number(text, alone), _last_words(text)]
+    return [one for one in found if one is not None]
 
 
 def _is_sentence(text: str) -> bool:
@@ -214,9 +226,16 @@ def _last_formula(text: str) -> str | None:
 def _concluded(text: str) -> str | None:
     """Return the mathematics that follows the last "so", "is" or "="."""
     for found in list(_THEREFORE.finditer(text))[: -_MAX_CONCLUSIONS - 1 : -1]:
-        if _is_mathematics(sentence := _sentence(found["rest"])):
+        if _is_mathematics(sentence := _sentence(text, found.end())):
             return sentence
     return None
+
+
+def _last_words(text: str) -> str | None:
+    """Return the words that follow "is" in the last sentence; mathematics is left to the others."""
+    sentence = _SENTENCE_START.split(text.strip().splitlines()[-1])[-1]
+    found = _IS_WORDS.fullmatch(sentence)
+    return found[1] if found is not None and not _is_mathematics(found[1]) else None
 
 
 def _last_number(text: str, alone: bool) -> str | None:

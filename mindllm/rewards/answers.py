@@ -30,6 +30,7 @@ _LOOKS = tuple(
         (r"(?<=\d)(?:\\,|\\ )(?=\d{3}(?!\d))", ""),
         (r"(?<!\\)\\[,;: ]|\\q?quad(?![a-z])|~|\\hspace\{[^}]*\}", " "),
         (rf"{_FONT}\s*\{{\s*(\(?[A-J][).:]?|[a-z])\s*\}}", r" \1 "),
+        (rf"{_FONT}\s*\{{([:.,])\}}", r"\1"),
         (r"\\[dtc]frac(?![a-z])", r"\\frac"),
         (r"\\langle", "("),
         (r"\\rangle", ")"),
@@ -47,11 +48,14 @@ _WRAPPERS = tuple(
         rf"{_FONT}\s*\{{([^{{}}]*)\}}",
         r"\"([^\"]*)\"|'([^']*)'|`([^`]*)`",
         r"(.*\S)\s*[.,;:]",
+        rf"(?:\\approx(?![a-z])|(?:about|approximately|roughly)\b|{_FONT}\s*\{{\s*(?:about|approximately)\s*\}})(.+)",
     )
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
 _SPACED_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
-_CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
+# Times, versions and addresses of networks, hexadecimal numbers: digits that are no arithmetic.
+_VERBATIM = re.compile(r"\d{1,2}:\d\d(?::\d\d)?(?:\s*[ap]\.?\s?m\.?)?|\d+(?:\.\d+){2,}|0x[0-9a-f]+", re.I)
+_DEEPEST = 20  # brackets in brackets; neither answers nor parsers go further
 _BASE = re.compile(r"([0-9A-F]+)_\{?(\d{1,2})\}?")
 _SEPARATOR = re.compile(rf"\s*(?:[,;]|{_FONT}\s*\{{\s*,?\s*(?:and|or)\s*\}}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z]))\s*")
 _EQUALS = re.compile(r"(?<![<>!:\\])=|\\approx(?![a-z])|\\in(?![a-z])")
@@ -79,6 +83,8 @@ _PLAIN = (
     (re.compile(r"(?<![\d./])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d.])"), r"\1\\frac{\2}{\3}"),
     (re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})(?!\w)"), r"\1\\times 10^{\2}"),
     (re.compile(r"\*\*"), "^"),
+    (re.compile(r"(?<=\d)\s*x\s*(?=10\s*\^)"), r"\\times "),
+    (re.compile(r"\^\s*(-\s*\d+)"), r"^{\1}"),
     (_PLAIN_FUNCTION, r"\\\1 "),
 )  # fmt: skip
 _OPERATORS = tuple("+-*/^=<>_()[]{}|!")
@@ -188,8 +194,12 @@ def _without_thousands_separators(text: str) -> str:
 def _read(text: str) -> Answer:
     if NUMBER.fullmatch(text):
         return Value(text)
-    if (date := _date(text)) is not None or _CLOCK.fullmatch(text):
-        return Words(date or text)
+    if (date := _date(text)) is not None or _VERBATIM.fullmatch(without_fonts(text).strip()):
+        return Words(date or plain_words(text))
+    if max(_depths(text), default=0) > _DEEPEST:
+        return Words(text)
+    if (compound := add_up(text)) is not None:
+        return Value(f"{compound[0].numerator}/{compound[0].denominator}", compound[1])
     return _read_several(text) or _read_option(text) or _read_named(text) or _read_value(text)
 
 
@@ -261,8 +271,6 @@ def _read_named(text: str) -> Named | None:
 
 
 def _read_value(text: str) -> Value | Words:
-    if (compound := add_up(text)) is not None:
-        return Value(f"{compound[0].numerator}/{compound[0].denominator}", compound[1])
     if (based := _BASE.fullmatch(text)) is not None:
         return Value(based[1], Unit(f"base {based[2]}"))
     measured = split_unit(text)
@@ -319,6 +327,7 @@ def _date(text: str) -> str | None:
 def plain_words(text: str) -> str:
     """Return the words of a text: no LaTeX, case or punctuation, and no article in front."""
     text = unicodedata.normalize("NFKC", without_fonts(text)).casefold()
-    text = re.sub(r"(?<=[^\W\d])-(?=[^\W\d])", " ", text)
+    text = re.sub(r"_\{?(\d+)\}?", r"\1", re.sub(r"(?<=[^\W\d])-(?=[^\W\d])", " ", text))
+    text = re.sub(r"(?<=\d)\s*([ap])\.?\s?m\b\.?", r" \1m", text)
     text = re.sub(r"(?<!\d)[.,:](?!\d)|[.,:](?!\d)|(?<!\d)[.,:]|[;!?\"'`$]", " ", text)
     return re.sub(r"^(?:the|an|a) ", "", " ".join(text.split()))

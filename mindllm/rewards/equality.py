@@ -33,7 +33,7 @@ _ROUNDING = 1e-12  # relative, of floating-point arithmetic
 _CERTAIN = 1e-6  # a difference that rounding does not explain
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,(?!\d{3}$)\d+")
 # A score, a telephone number, a date: as arithmetic, other ones would have the same value.
-_NO_ARITHMETIC = re.compile(r"\d+(?:-\d+)+|\d+(?:/\d+){2,}")
+_NO_ARITHMETIC = re.compile(r"\d+(?:\s*-\s*\d+)+|\d+(?:/\d+){2,}")
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|lt|gt|leq|geq|ne|neq|cup|cap|mathbb|setminus)(?![a-z])")
 _EQUALS = re.compile(r"(?<![<>!:\\])=")
 
@@ -41,6 +41,8 @@ _EQUALS = re.compile(r"(?<![<>!:\\])=")
 @lru_cache(maxsize=4096)
 def is_same_answer(answer: str, gold: str) -> bool:
     """Tell whether ``answer`` is the answer ``gold``; both without the text in which they were found."""
+    if NUMBER.fullmatch(answer) and NUMBER.fullmatch(gold):  # by far the most frequent case
+        return _is_equal(answer, gold)
     answer, gold = tidy(answer), tidy(gold)
     if not answer or not gold:
         return False
@@ -155,7 +157,25 @@ def _is_same_set(several: Several, value: Value) -> bool:
     """Compare one with brackets and one without: ``(3, \\infty)`` is ``x > 3``; ``\\{5\\}`` is ``5``."""
     if len(several.items) == 1:
         return _is_same(several.items[0], value)
-    return bool(several.brackets.strip() and _RELATION.search(value.latex)) and _is_equal(several.whole, value.latex)
+    if not several.brackets:
+        return _is_union(several, value)
+    is_set = several.brackets.strip() and _RELATION.search(value.latex)
+    return bool(is_set) and _is_equal(several.whole, value.latex)
+
+
+def _is_union(several: Several, value: Value) -> bool:
+    """``x < 2 or x > 3`` is ``(-\\infty, 2) \\cup (3, \\infty)``."""
+    from sympy import Set, Union
+    from sympy.core.relational import Relational
+
+    if not re.search(r"\bor\b", several.whole) or not re.search(r"\\(?:cup|setminus)", value.latex):
+        return False
+    parts = [_parse(item.latex) for item in several.items if isinstance(item, Value)]
+    relations = [part for part in parts if isinstance(part, Relational)]
+    whole = _parse(value.latex)
+    if not isinstance(whole, Set) or len(relations) < len(several.items):
+        return False
+    return bool(Union(*(relation.as_set() for relation in relations)) == whole)
 
 
 def _is_same_value(answer: Value, gold: Value) -> bool:

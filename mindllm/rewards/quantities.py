@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -52,9 +53,9 @@ _TABLE: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "current": {"A amp ampere": "1", "mA": "1/1000"},
         "voltage": {"V volt": "1", "mV": "1/1000", "kV": "1000"},
         "resistance": {"ohm Ω Omega": "1"},
-        "kelvin": {"K kelvin": "1"},
-        "celsius": {"°C celsius": "1"},
-        "fahrenheit": {"°F fahrenheit": "1"},
+        "kelvin": {"K °K kelvin": "1"},
+        "celsius": {"°C °celsius celsius": "1"},
+        "fahrenheit": {"°F °fahrenheit fahrenheit": "1"},
         "amount": {"mol mole": "1"},
         "angle": {"° deg degree": "1"},
         "radian": {"rad radian": "1"},
@@ -93,10 +94,12 @@ _WITH_WORDS = re.compile(
 )
 _WITH_CURRENCY = re.compile(r"(?P<sign>-?)\s*(?P<unit>\\?\$|€|£|¥|₹)\s*(?P<value>[-+.\d\\].*)", re.DOTALL)
 _ORDINAL = re.compile(r"\d*(?:1[123]th|(?<!1)(?:1st|2nd|3rd)|[04-9]th)")
-_PLAIN_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+|\s+\d+/\d+)?")
+_EXPONENT = r"[eE][-+]?\d+|\s*(?:\\times|\\cdot|x)\s*10\s*\^\s*(?:-?\d+|\{\s*-?\d+\s*\})"
+_FRACTION = r"\s*/\s*\d+|\s+\d+/\d+|\s*\\frac\s*(?:\d\s*\d|\{\d+\}\s*\{\d+\})"
+_PLAIN_NUMBER = re.compile(rf"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:{_EXPONENT}|{_FRACTION})?")
 _SUMMAND = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s*([A-Za-z]+)\.?\s*(?:,\s*|and\s+)?")
 _UNIT_TOKEN = re.compile(
-    r"(?P<over>/)|(?P<name>°[CF]?|[A-Za-zΩ]+|[%¢€£¥₹$])(?:\s*\^\s*(?P<power>-?\d)|\s+(?P<after>squared|cubed)\b)?"
+    r"(?P<over>/)|(?P<name>°[A-Za-z]*|[A-Za-zΩ]+|[%¢€£¥₹$])(?:\s*\^\s*(?P<power>-?\d)|\s+(?P<after>squared|cubed)\b)?"
 )
 
 
@@ -142,7 +145,8 @@ def add_up(text: str) -> tuple[Fraction, Unit] | None:
     if len(parts) < 2 or _SUMMAND.sub("", text).strip() or not all(known_unit(name) for _, name in parts):
         return None
     units = [_unit(name) for _, name in parts]
-    if len({unit.dimension for unit in units}) > 1:
+    is_descending = all(larger.size > smaller.size for larger, smaller in pairwise(units))  # 5 ft, 6 ft is a list
+    if len({unit.dimension for unit in units}) > 1 or not is_descending:
         return None
     sizes = [Fraction(number.replace(",", "")) * unit.size for (number, _), unit in zip(parts, units, strict=True)]
     return sum(sizes, Fraction(0)), Unit(units[0].dimension)
@@ -153,7 +157,8 @@ def _plain(phrase: str) -> str:
     text = re.sub(rf"{_FONT}\s*\{{([^{{}}]*)\}}", r" \1 ", phrase)
     text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?|\\degree", "°", text).replace("²", "^2").replace("³", "^3")
     text = re.sub(r"\\cdot|[\\{}~]", lambda found: " " if found[0] == "\\cdot" else "", text)
-    return re.sub(r"\s*\^\s*", "^", re.sub(r"°\s+(?=[CF])", "°", " ".join(text.split()))).strip(" .")
+    text = re.sub(r"(?:°|degrees?)\s+(?=(?:[CFK]|celsius|fahrenheit)\b)", "°", " ".join(text.split()), flags=re.I)
+    return re.sub(r"\s*\^\s*", "^", text).strip(" .")
 
 
 def _are_units(value: str, phrase: str, gap: str) -> bool:

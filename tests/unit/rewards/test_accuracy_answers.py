@@ -101,6 +101,10 @@ ANSWERS: dict[str, tuple[list[str], list[str]]] = {
         [r"(2,\infty)\cup(-\infty,1)", r"(-∞, 1) ∪ (2, ∞)"],
         [r"(-\infty,1)", "1", "2", r"(-\infty,1]\cup(2,\infty)"],
     ),
+    r"(-\infty, 2) \cup [3, \infty)": (
+        [r"x<2 \text{ or } x \ge 3", "x >= 3 or x < 2"],
+        ["x < 2 or x > 3", r"x<2 \text{ and } x \ge 3", "x < 2"],
+    ),
     r"\{1, 2, 3\}": (
         [r"\{3,2,1\}", "{1, 2, 3}", "1, 2, 3", r"\left\{1,2,3\right\}", r"\lbrace 1,2,3 \rbrace"],
         [r"\{1,2\}", "(1,2,3)", "3", r"\{1,2,4\}"],
@@ -140,6 +144,13 @@ ANSWERS: dict[str, tuple[list[str], list[str]]] = {
     "90 minutes": (["90", "1.5 hours", "1 hour 30 minutes", "90 min"], ["90 seconds", "90 hours", "1 hour", "30"]),
     "12 apples": (["12", "12 apples", "12 apple", r"12\text{ apples}"], ["12 pears", "11 apples", "1"]),
     "5th": (["5th", "5"], ["6th", "15th"]),
+    "2 hours and 30 minutes": (["2.5 hours", "150 minutes", "2 hours 30 minutes"], ["2 hours", "30 minutes", "32"]),
+    "5 ft, 6 ft": (["6 ft, 5 ft"], ["11 ft", "5 ft"]),
+    "3.0e8 m/s": (["3e8", "300000000 m/s", "3 x 10^8 m/s", r"3\times10^8"], ["3", "3e7 m/s", "3e8 km/s", "8"]),
+    "7.5 × 10^-3": (["0.0075", r"7.5 \times 10^{-3}", "7.5e-3"], ["7.5", "-3", "7500"]),
+    r"1\frac{1}{2}\text{ cups}": ([r"1\frac12 cups", "1.5 cups", "3/2"], ["1 cup", "1.5 spoons", "1/2"]),
+    "25 degrees Celsius": (["25 °C", r"25^\circ C", "25"], ["25 °F", "52"]),
+    "3.1416": (["≈ 3.1416", r"\approx 3.1416", "about 3.1416"], ["about 3"]),
     "20 °C": (["20°C", r"20^\circ\text{C}", "20"], ["20 °F", "68"]),
     # texts with digits
     "Voyager 2": (
@@ -158,12 +169,16 @@ ANSWERS: dict[str, tuple[list[str], list[str]]] = {
     "Henry VIII": (["Henry VIII", "henry viii"], ["Henry VII", "VIII", "Edward VIII"]),
     "Route 66": (["Route 66"], ["66", "Highway 66"]),
     "10:30": (["10:30"], ["10", "30", "10:45", "1:3"]),
-    "3 pm": (["3 PM", "3 pm"], ["3 am", "4 pm"]),
-    "3-2": (["3-2", "3–2"], ["1", "4-3", "2-3"]),
+    "3 pm": (["3 PM", "3 pm", "3 p.m.", "3pm"], ["3 am", "4 pm"]),
+    r"10\text{:}30\text{ a.m.}": (["10:30 a.m.", "10:30am", "10:30 AM"], ["10:30 pm", "10:31 am", "10"]),
+    "3-2": (["3-2", "3–2", "3 - 2"], ["1", "4-3", "2-3"]),
+    "192.168.0.1": (["192.168.0.1"], ["192.168.0.2", "192.168", "192"]),
+    "0x1F": (["0x1F", "0x1f"], ["0x1E", "0", "1"]),
     "555-1234": (["555-1234"], ["-679", "554-1233", "1234"]),
     "7/4/1776": (["7/4/1776"], ["1776", "4/7/1776", "7"]),
     "21st century": (["21st century", "the 21st century"], ["20th century", "21"]),
     "version 3.11": (["version 3.11"], ["3.11", "version 3.12", "version 311"]),
+    "CO2": (["CO2", "CO_2", "co2"], ["CO", "2"]),
     "H2O": (["H2O", r"\text{H2O}"], ["CO2", "2", "H2"]),
     "between 2 and 3": (["between 2 and 3"], ["2", "3", "between 2 and 4"]),
     "at least 5": (["at least 5"], ["5", "at most 5"]),
@@ -216,6 +231,12 @@ def test_an_answer_is_right_where_it_says_what_the_solution_says(gold):
         ("The solutions are $1$ and $2$.", "1, 2", 1.0),
         ("The answer is Voyager 2.", "Voyager 2", 1.0),
         ("It is Pioneer 2.", "Voyager 2", 0.0),
+        ("The capital of France is Paris.", "Paris", 1.0),
+        ("The capital of France is not Paris.", "Paris", 0.0),
+        ("Some say it is Paris. It is London.", "Paris", 0.0),
+        ("I think it's C", "C", 1.0),
+        ("**Final Answer:** 18", "18", 1.0),
+        ("**Answer: 18**", "18", 1.0),
         ("12 + 60 is the sum\n#### 72", "72", 1.0),
         # what is between the tags must be the answer alone
         ("<answer>The answer is 4.</answer>", "4", 1.0),
@@ -267,6 +288,35 @@ def test_the_final_answer_is_found_in_a_text(completion, gold, expected):
 def test_a_list_holds_accepted_or_required_answers(completion, golds, any_is_right, all_are_required):
     assert accuracy([completion], [golds]) == [any_is_right]
     assert accuracy([completion], [golds], solution_list="all") == [all_are_required]
+
+
+STRANGE = {
+    "digits": r"\boxed{" + "9" * 5000 + "}",
+    "exponents": r"\boxed{9**9**9}",
+    "braces": r"\boxed{" + "{" * 300 + "}" * 300 + "}",
+    "brackets": r"\boxed{" + "(" * 400 + "5" + ")" * 400 + "}",
+    "closing": "}}}} $ " + "\\",
+    "no arguments": r"\boxed{\frac{1}}",
+    "surrogate": "\\boxed{\ud800}",
+    "division": r"\boxed{\frac{0}{0}}",
+    "open formulas": r"\( x " * 5000,
+    "conclusions": "so it is " * 10000,
+    "statements": "the answer is " * 10000,
+    "tags": "<answer>" * 10000,
+    "marks": "#### " * 10000,
+}
+
+
+@pytest.mark.parametrize("text", STRANGE)
+@pytest.mark.parametrize("gold", ["5", "9" * 5000, r"\left(2, \frac{\pi}{6}\right)"], ids=["number", "digits", "tuple"])
+def test_strange_text_is_a_wrong_answer(text, gold):
+    expected = float(STRANGE[text] == rf"\boxed{{{gold}}}")
+    assert accuracy([STRANGE[text]], [gold]) == [expected]
+
+
+def test_long_texts_are_compared_word_for_word():
+    text = "one word and then another, " * 100
+    assert accuracy([text, text.replace(" ", "\n"), text + "more"], [text] * 3) == [1.0, 1.0, 0.0]
 
 
 def test_a_solution_that_is_no_answer_is_an_error():
