@@ -16,7 +16,7 @@ from mindllm.observe.jsonl import (
     to_line,
 )
 from mindllm.observe.progress import Progress
-from mindllm.observe.report import build_report, render_report
+from mindllm.observe.report import build_report, outcome_of, render_report
 from mindllm.observe.trackers import TRACKERS, GuardedTracker, TrackedRun, WandbSettings
 
 # What the progress line and the report show, where an iteration has it.
@@ -139,10 +139,14 @@ class RunLog:
         """Write ``samples/iter_<iteration>.jsonl``, one row per line; the file appears when complete."""
         self._sizes[iteration] = self._samples.write(iteration, rows)
 
-    def close(self, outcome: str = "finished") -> None:
+    def close(self, outcome: str = "finished", resumes_after: int | None = None) -> None:
         """Close everything, write ``report.json`` and print the report; a second call does nothing.
 
         Where the run has failed, a report that cannot be written (the disk may be full) hides no earlier error.
+
+        Args:
+            outcome: one word, see ``outcome_of``.
+            resumes_after: of a run that did not finish: iteration of its last checkpoint, 0 if there is none.
 
         Raises:
             OSError: the report of a finished run cannot be written.
@@ -157,13 +161,14 @@ class RunLog:
             self._metrics.close()
         hidden = () if outcome == "finished" else (OSError,)
         with suppress(*hidden):
-            report = self._report(outcome)
+            report = self._report(outcome, resumes_after)
             print(render_report(report, self.run_dir), flush=True)
             write_atomically(self.run_dir / "report.json", [to_line(report)])
 
-    def _report(self, outcome: str) -> dict[str, Any]:
+    def _report(self, outcome: str, resumes_after: int | None) -> dict[str, Any]:
         records = self._metrics.records() if self._metrics is not None else []
-        report = build_report(outcome, time.perf_counter() - self._started, records, self._headline)
+        seconds = time.perf_counter() - self._started
+        report = build_report(outcome, seconds, records, self._headline, resumes_after)
         if self._metrics is None:  # nothing remembers the iterations of earlier processes but their number
             report["iterations"] = self._last_iteration or self._completed
         if self._peak_memory[1]:
@@ -174,7 +179,7 @@ class RunLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self.close("finished" if kind is None else "failed")
+        self.close(outcome_of(kind))
 
 
 def _is_finite(value: Any) -> bool:

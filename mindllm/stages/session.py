@@ -19,13 +19,13 @@ from mindllm.checkpoint import (
     read_checkpoint_info,
     write_checkpoint_info,
 )
-from mindllm.checkpoint.run_state import RunState, Saved
+from mindllm.checkpoint.run_state import RunState, Saved, complete_iterations
 from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.config import RunConfig, TrainedRoleConfig, TrainingConfig, resolved_sections, resolved_yaml
 from mindllm.data import ResumableSampler, load_tokenizer, read_template_record, template_end_ids
 from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size
-from mindllm.observe import RunLog, Timings, WandbSettings
+from mindllm.observe import RunLog, Timings, WandbSettings, outcome_of
 from mindllm.stages import run_directory
 from mindllm.stages.run_directory import DataOrigin, DataSet, Frozen, find_frozen
 from mindllm.workers.cluster import Cluster
@@ -174,7 +174,8 @@ class Session:
                 self.log.note_memory(self._memory())
             self.cluster.__exit__(kind, error, trace)
         finally:
-            self.log.close("finished" if kind is None else "failed")
+            saved = max(complete_iterations(self.run_dir), default=0)
+            self.log.close(outcome_of(kind), None if kind is None else saved)
             self._lock.release()
 
     @property

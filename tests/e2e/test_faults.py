@@ -60,7 +60,9 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_one_sentence_and_
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert outcome.err == f"error: {run_dir}/checkpoints/actor/iter_0000002.tmp/__0_0.distcp: File too large\n"
-    assert json.loads((run_dir / "report.json").read_text())["outcome"] == "failed"
+    report = json.loads((run_dir / "report.json").read_text())
+    assert (report["outcome"], report["resumes_after"]) == ("failed", 1)
+    assert "the same command resumes after iteration 1" in outcome.out
     assert {path.name for path in (run_dir / "checkpoints").rglob("iter_*")} == {"iter_0000001", "iter_0000001.json"}
     assert "resuming after iteration 1 of 2" in post_train([*arguments, "training.train_iters=2"]).out
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2]
@@ -107,6 +109,7 @@ def test_a_run_that_a_scheduler_terminates_ends_as_one_that_is_interrupted(works
     outcome = finish(process, timeout_s=60)
     assert outcome.status == 130
     assert outcome.err.splitlines()[-1] == "interrupted"
+    assert "interrupted: " in outcome.out and "the same command starts from the beginning" in outcome.out
     assert "Traceback" not in outcome.err and "SIGTERM" not in outcome.err
     assert_gone(started)
 

@@ -421,7 +421,7 @@ def test_the_report_compares_both_ends_of_the_whole_run(tmp_path, capsys):
     assert (report["outcome"], report["iterations"], report["last_iteration"]) == ("finished", 40, 40)
     assert report["reward"]["first"] == pytest.approx(5.5 / 40)
     assert report["reward"]["last"] == pytest.approx(35.5 / 40)
-    assert "reward: 0.1375 -> 0.8875 (means of 10 iterations)" in capsys.readouterr().out
+    assert "reward: 0.1375 -> 0.8875 (means of the first and last 10)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("length", "first", "last", "over"), [(1, 1, 1, 1), (5, 1.5, 4.5, 2), (6, 2, 5, 3)])
@@ -431,6 +431,14 @@ def test_the_two_ends_of_a_short_run_have_no_iteration_in_common(tmp_path, lengt
             log.log(iteration, {"critic/score/mean": iteration})
     report = json.loads((tmp_path / "report.json").read_text())["reward"]
     assert (report["first"], report["last"], report["over"]) == (first, last, over)
+
+
+def test_a_single_value_is_not_shown_as_a_change(tmp_path, capsys):
+    with RunLog(tmp_path, ["jsonl"], 2, headline={"reward": "r", "eval": "e"}) as log:
+        log.log(1, {"r": 0.25})
+        log.log(2, {"r": 0.5, "e": 0.75})
+    printed = capsys.readouterr().out
+    assert "  reward: 0.25 -> 0.5 (first and last)\n  eval: 0.75\n" in printed
 
 
 def test_iterations_are_counted_without_a_metrics_file_too(tmp_path, capsys):
