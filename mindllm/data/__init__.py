@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from mindllm.data.datasets import open_prompts as open_prompts
     from mindllm.data.manifest import read_template_record as read_template_record
     from mindllm.data.sampler import ResumableSampler as ResumableSampler
+    from mindllm.data.tokenizer import chat_template_of as chat_template_of
     from mindllm.data.tokenizer import hash_tokenizer as hash_tokenizer
     from mindllm.data.tokenizer import load_tokenizer as load_tokenizer
+    from mindllm.data.tokenizer import reads_alike as reads_alike
     from mindllm.data.tokenizer import stop_token_ids as stop_token_ids
     from mindllm.data.tokenizer import template_end_ids as template_end_ids
 
@@ -33,8 +35,10 @@ _HOME = {
     "open_prompts": "datasets",
     "read_template_record": "manifest",
     "ResumableSampler": "sampler",
+    "chat_template_of": "tokenizer",
     "hash_tokenizer": "tokenizer",
     "load_tokenizer": "tokenizer",
+    "reads_alike": "tokenizer",
     "stop_token_ids": "tokenizer",
     "template_end_ids": "tokenizer",
 }

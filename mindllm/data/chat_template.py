@@ -14,6 +14,7 @@ from mindllm.data.messages import (
     TemplateRefusal,
     ToolCall,
     Tools,
+    call_as_dict,
     split_reasoning,
 )
 from mindllm.data.tokenizer import TokenizerSpec
@@ -239,25 +240,37 @@ class ChatTemplate:
         return turn
 
     def _jinja(self, turns: list[dict[str, Any]], tools: Tools, add_generation_prompt: bool) -> str:
-        import jinja2
-        from transformers.utils.chat_template_utils import render_jinja_template
+        settings = {**self._settings, **self._spec.special_tokens, "add_generation_prompt": add_generation_prompt}
+        return render_jinja(self._source, turns, tools, settings)
 
-        try:
-            # Newer releases return the rendered texts, older ones a pair of them and of trained ranges.
-            rendered = render_jinja_template(
-                conversations=[turns],
-                tools=[dict(tool) for tool in tools] or None,
-                chat_template=self._spec.chat_template,
-                add_generation_prompt=add_generation_prompt,
-                **self._settings,
-                **self._spec.special_tokens,
-            )
-        except jinja2.TemplateSyntaxError as error:
-            raise UserError(f"the tokenizer's chat template is no valid jinja: {error}") from error
-        except (jinja2.TemplateError, *_REFUSALS) as error:
-            raise TemplateRefusal(f"the tokenizer's chat template refuses this conversation: {error}") from error
-        texts = rendered[0] if isinstance(rendered, tuple) else rendered
-        return str(texts[0])
+
+def render_jinja(chat_template: str, turns: list[dict[str, Any]], tools: Tools, settings: dict[str, Any]) -> str:
+    """A conversation as transformers renders it.
+
+    Args:
+        chat_template: jinja.
+        turns: the conversation, as chat templates read it.
+        tools: descriptions of the tools that the model may call.
+        settings: what else the template may ask for: special tokens by name, ``add_generation_prompt``.
+
+    Raises:
+        UserError: the template is no valid jinja.
+        TemplateRefusal: it does not render this conversation.
+    """
+    import jinja2
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        # Newer releases return the rendered texts, older ones a pair of them and of trained ranges.
+        rendered = render_jinja_template(
+            conversations=[turns], tools=[dict(tool) for tool in tools] or None, chat_template=chat_template, **settings
+        )
+    except jinja2.TemplateSyntaxError as error:
+        raise UserError(f"the tokenizer's chat template is no valid jinja: {error}") from error
+    except (jinja2.TemplateError, *_REFUSALS) as error:
+        raise TemplateRefusal(f"the tokenizer's chat template refuses this conversation: {error}") from error
+    texts = rendered[0] if isinstance(rendered, tuple) else rendered
+    return str(texts[0])
 
 
 def _places(header: str | None, text: str) -> list[int]:
@@ -266,9 +279,10 @@ def _places(header: str | None, text: str) -> list[int]:
 
 
 def _call_dict(call: ToolCall, arguments_as_text: bool) -> dict[str, Any]:
-    arguments = json.dumps(call.arguments, ensure_ascii=False) if arguments_as_text else call.arguments
-    named = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
-    return named if call.id is None else {"id": call.id, **named}
+    written = call_as_dict(call)
+    if arguments_as_text:
+        written["function"]["arguments"] = json.dumps(call.arguments, ensure_ascii=False)
+    return written
 
 
 def _fields_read(source: str) -> set[str]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from mindllm.data.indexed import IndexedReader
 from mindllm.data.manifest import columns_path, current_hash, read_manifest
+from mindllm.data.messages import as_text
 from mindllm.data.older_naming import hash_older, older_prefix, open_older_masks, run_lengths
-from mindllm.data.sidecar import list_columns, read_rows
+from mindllm.data.sidecar import MESSAGES_COLUMN, PROMPT_COLUMN, TOOLS_COLUMN, list_columns, read_rows
 from mindllm.errors import UserError, did_you_mean
 
 _MARGIN_COLUMN = "margin"
@@ -19,11 +20,26 @@ _MARGIN_COLUMN = "margin"
 
 @dataclass(frozen=True)
 class Prompt:
-    """A templated prompt and the columns its rewards need; `columns["prompt"]` is the raw prompt text."""
+    """A templated prompt and the columns its rewards need; `columns["prompt"]` is the text of the last question."""
 
     index: int
     input_ids: np.ndarray  # int32 [length]
     columns: dict[str, Any]
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The whole conversation, in the form that chat templates read."""
+        return self.columns.get(MESSAGES_COLUMN) or [{"role": "user", "content": self.columns.get(PROMPT_COLUMN, "")}]
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools that the model may call."""
+        return self.columns.get(TOOLS_COLUMN) or []
+
+    @property
+    def text(self) -> str:
+        """The whole conversation as `as_text` writes it."""
+        return as_text(self.messages)
 
 
 @dataclass(frozen=True)

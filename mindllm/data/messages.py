@@ -1,5 +1,6 @@
 """Conversations, and what a template makes of them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
@@ -29,6 +30,38 @@ class Message(NamedTuple):
     reasoning: str | None = None  # a field of its own in the data; None = it may stand in `content`
     trained: bool = True  # false for an answer that the data marks as not to be learned
     fields: Mapping[str, Any] = MappingProxyType({})  # the data's other fields (name, tool_call_id), for chat templates
+
+
+def as_dict(message: Message) -> dict[str, Any]:
+    """A message in the form that chat templates and OpenAI's API have."""
+    turn: dict[str, Any] = {**message.fields, "role": message.role, "content": message.content}
+    if message.reasoning is not None:
+        turn["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        turn["tool_calls"] = [call_as_dict(call) for call in message.tool_calls]
+    return turn
+
+
+def call_as_dict(call: ToolCall) -> dict[str, Any]:
+    """A call in that form."""
+    named = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return named if call.id is None else {"id": call.id, **named}
+
+
+def as_text(turns: Sequence[Mapping[str, Any]]) -> str:
+    """A conversation as plain text: a lone question as it is, else each turn after its role, with blank lines between.
+
+    Calls of tools stand after an answer's text, as JSON, one a line.
+    """
+    if [turn["role"] for turn in turns] == ["user"]:
+        return str(turns[0]["content"])
+    return "\n\n".join(f"{turn['role']}: {spoken(turn)}" for turn in turns)
+
+
+def spoken(turn: Mapping[str, Any]) -> str:
+    """The text of a turn, and its calls of tools as JSON, one a line."""
+    calls = [json.dumps(call["function"], ensure_ascii=False) for call in turn.get("tool_calls", ())]
+    return "\n".join([turn["content"], *calls] if turn["content"] else calls)
 
 
 class Rendered(NamedTuple):

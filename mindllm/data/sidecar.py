@@ -23,6 +23,11 @@ from mindllm.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Columns of prompts that are no columns of the input.
+PROMPT_COLUMN = "prompt"  # the last question
+MESSAGES_COLUMN = "prompt_messages"  # all turns, where there are others
+TOOLS_COLUMN = "prompt_tools"  # the tools, where there are any
+
 _ROW_GROUP = 8192  # rows; fixed, so that the file does not depend on how the batches were cut
 _BUCKET = 2 * _ROW_GROUP  # rows sorted at a time
 _PLACE = "__place__"  # column that says where a row goes

@@ -79,6 +79,31 @@ def template_end_ids(tokenizer: "PreTrainedTokenizerBase", prefixes: Sequence[st
     return [vocabulary[token] for token in tokens if token in vocabulary]
 
 
+def chat_template_of(tokenizer: "PreTrainedTokenizerBase") -> str | None:
+    """The tokenizer's own chat template (jinja); of several, the one for chats without tools."""
+    try:
+        found: str = tokenizer.get_chat_template()
+    except ValueError:
+        return None
+    return found
+
+
+def reads_alike(
+    own: "PreTrainedTokenizerBase", actors: "PreTrainedTokenizerBase", prefixes: Sequence[str | Path]
+) -> bool:
+    """Whether a reward model with the tokenizer ``own`` reads the actor's tokens as its own.
+
+    So it is when both vocabularies are equal, and its chat template, if it has one, is that of the data at ``prefixes``
+    (the actor's, for data that does not say).
+
+    Raises:
+        UserError: a manifest is damaged.
+    """
+    records = [read_template_record(prefix) for prefix in prefixes]
+    wraps = {record.chat_template if record else chat_template_of(actors) for record in records}
+    return own.get_vocab() == actors.get_vocab() and (chat_template_of(own) is None or wraps == {chat_template_of(own)})
+
+
 def _eos_ids(file: Path) -> list[int]:
     """The ``eos_token_id`` of a JSON file, which may be one or several; [] where there is none."""
     if not file.exists():
@@ -120,10 +145,6 @@ class TokenizerSpec:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise UserError(f"the tokenizer in {path} has no tokenizer.json; save it with a fast tokenizer first")
-        try:
-            chat_template = tokenizer.get_chat_template()
-        except ValueError:
-            chat_template = None
         plain_ids = backend.encode("").ids
         return cls(
             path=str(path),
@@ -136,7 +157,7 @@ class TokenizerSpec:
             special_texts=tuple(
                 token.content for token in backend.get_added_tokens_decoder().values() if token.special
             ),
-            chat_template=chat_template,
+            chat_template=chat_template_of(tokenizer),
             sha256=hash_tokenizer(Path(path)),
         )
 

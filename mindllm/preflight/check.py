@@ -12,7 +12,13 @@ from mindllm.config import ActorConfig, RoleConfig, RunConfig, TrainedRoleConfig
 from mindllm.data import load_tokenizer, read_template_record, stop_token_ids, template_end_ids
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, unsupported_for_training
-from mindllm.preflight.data import check_instructions, check_pairs, check_prompts, check_tokenized_alike
+from mindllm.preflight.data import (
+    check_instructions,
+    check_pairs,
+    check_prompts,
+    check_retemplated,
+    check_tokenized_alike,
+)
 from mindllm.preflight.machine import (
     check_completed,
     check_executor,
@@ -54,7 +60,9 @@ def check(config: RunConfig) -> list[str]:
         )
     _check_tokenizer("tokenizer_name_or_path", actor.tokenizer_name_or_path, info)
     if "reward" in infos:
-        _check_tokenizer("reward.tokenizer_name_or_path", config.reward_model.tokenizer_name_or_path, infos["reward"])
+        own = config.reward_model.tokenizer_name_or_path
+        _check_tokenizer("reward.tokenizer_name_or_path", own, infos["reward"])
+        check_retemplated(config, actor.tokenizer_name_or_path or info.hf_dir, own or infos["reward"].hf_dir)
     check_tokenized_alike(config, actor.tokenizer_name_or_path or info.hf_dir)
     passed.append("tokenizer")
     if training.stage == "sft":

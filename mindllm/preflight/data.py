@@ -7,8 +7,18 @@ import numpy as np
 
 from mindllm.checkpoint import CheckpointInfo
 from mindllm.config import RunConfig
-from mindllm.data import InstructionDataset, PairwiseDataset, PromptDataset, hash_tokenizer, load_tokenizer
+from mindllm.data import (
+    InstructionDataset,
+    PairwiseDataset,
+    PromptDataset,
+    hash_tokenizer,
+    load_tokenizer,
+    read_template_record,
+    reads_alike,
+)
 from mindllm.data.manifest import manifest_path, read_manifest
+from mindllm.data.retemplate import knows_tools, render_answered
+from mindllm.data.sidecar import PROMPT_COLUMN, TOOLS_COLUMN
 from mindllm.errors import UserError
 from mindllm.rewards import check_rewards, describe_lists
 
@@ -92,6 +102,46 @@ def check_tokenized_alike(config: RunConfig, tokenizer_dir: str | Path) -> None:
                 f"{key}: {prefix} was made with the tokenizer {origin['path']}, in which {token!r} is {theirs[token]}; "
                 f"in {tokenizer_dir} it is {ours.get(token, 'unknown')}; preprocess with the model's tokenizer"
             )
+
+
+def check_retemplated(config: RunConfig, actors_dir: str | Path, own_dir: str | Path) -> None:
+    """A reward model with other words or another chat template than the data's can read the first prompts whole.
+
+    Prints what it does not see.
+
+    Args:
+        config: of the run.
+        actors_dir: tokenizer of the actor.
+        own_dir: tokenizer of the reward model.
+
+    Raises:
+        UserError: the data does not keep its prompts' text, or the chat template refuses one.
+    """
+    own, prefixes = load_tokenizer(own_dir), config.data_prefixes
+    if reads_alike(own, load_tokenizer(actors_dir), list(prefixes.values())):
+        return
+    for key, prefix in prefixes.items():
+        data = PromptDataset(prefix)
+        if PROMPT_COLUMN not in data.columns:
+            raise UserError(
+                f"{key}: {prefix} has no column '{PROMPT_COLUMN}', the text that a reward model with another tokenizer "
+                "reads; preprocess it again"
+            )
+        if read_template_record(prefix) is None:
+            print(
+                f"{key}: {prefix} keeps the last question of a prompt alone (another toolkit or an earlier version "
+                "wrote it), so the reward model sees no system prompt and no history; preprocess it again"
+            )
+        if TOOLS_COLUMN in data.columns and not knows_tools(own):
+            print(
+                f"{key}: the chat template of the reward model ({own_dir}) shows no descriptions of tools, so the "
+                f"reward model does not see those in {prefix}"
+            )
+        for row in range(min(len(data), _SAMPLED_ROWS)):
+            try:
+                render_answered(own, data[row].messages, "answer", data[row].tools)
+            except UserError as error:
+                raise UserError(f"{key}: prompt {row} of {prefix}: {error} ({own_dir})") from None
 
 
 def _check_ids(key: str, prefix: str, count: int, ids_of: Callable[[int], np.ndarray], info: CheckpointInfo) -> None:

@@ -1,17 +1,21 @@
 """The reward model's part of a reward: its scores on responses, in its own words where its tokenizer is another."""
 
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from torch import Tensor
 
 from mindllm.checkpoint import read_checkpoint_info
 from mindllm.config import RewardModelConfig
-from mindllm.data import Prompt, load_tokenizer
+from mindllm.data import Prompt, chat_template_of, load_tokenizer, reads_alike
+from mindllm.data.retemplate import render_answered
 from mindllm.data.sequences import Sequences
 from mindllm.stages.rollouts import Rollouts
 from mindllm.stages.session import Session
 from mindllm.workers.reward import Reward
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class RewardModelScorer:
@@ -21,7 +25,8 @@ class RewardModelScorer:
         self._model, self._weight, self._rollouts = model, config.weight, rollouts
         self._tokenizer = load_tokenizer(config.tokenizer_name_or_path or hf_dir)
         self._limit = config.seq_length
-        self._same = same_tokenizer(self._tokenizer, rollouts.tokenizer)
+        self._same = reads_alike(self._tokenizer, rollouts.tokenizer, list(rollouts.config.data_prefixes.values()))
+        self._bos = _bos_before_text(self._tokenizer) if chat_template_of(self._tokenizer) is None else []
 
     @classmethod
     def start(cls, session: Session, rollouts: Rollouts) -> Self | None:
@@ -52,23 +57,15 @@ class RewardModelScorer:
         return batch.rewards.nan_to_num(0.0) + self._weight * scores, metrics
 
     def _in_own_words(self, batch: Sequences, rows: list[Prompt]) -> list[list[int]]:
-        """Prompt and response texts through the reward model's chat template (or end to end without one)."""
-        prompts = {row.index: row.columns["prompt"] for row in rows}
-        texts = [
-            render(self._tokenizer, prompts[index], completion)
-            for index, completion in zip(batch.prompt_index.tolist(), self._rollouts.completions(batch), strict=True)
-        ]
-        return self._tokenizer(texts, add_special_tokens=False)["input_ids"]
+        """Whole conversations, responses included, in the reward model's chat template and tokens."""
+        prompts = {row.index: row for row in rows}
+        texts = []
+        for index, completion in zip(batch.prompt_index.tolist(), self._rollouts.completions(batch), strict=True):
+            prompt = prompts[index]
+            texts.append(render_answered(self._tokenizer, prompt.messages, completion, prompt.tools))
+        return [self._bos + ids for ids in self._tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
 
-def render(tokenizer: object, prompt: str, completion: str) -> str:
-    """A dialogue of one turn in the tokenizer's chat template, ending with the response's own end token."""
-    if tokenizer.chat_template is None:
-        return f"{prompt}{completion}{tokenizer.eos_token or ''}"
-    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
-    return tokenizer.apply_chat_template(messages, tokenize=False).rstrip("\n")
-
-
-def same_tokenizer(one: object, other: object) -> bool:
-    """Whether both give the same ids and wrap dialogues alike."""
-    return one.get_vocab() == other.get_vocab() and one.chat_template == other.chat_template
+def _bos_before_text(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+    """The BOS that the tokenizer puts before plain text, if it does; chat templates write their own."""
+    return [token for token in tokenizer("")["input_ids"][:1] if token == tokenizer.bos_token_id]

@@ -27,7 +27,12 @@ _EVAL_SEED_OFFSET = 1 << 32
 
 
 class Rollouts:
-    """Generates and scores; owns the tokenizer and the reward processes."""
+    """Generates and scores; owns the tokenizer and the reward processes.
+
+    Attributes:
+        tokenizer: the actor's.
+        stop_ids: the tokens that end a response.
+    """
 
     def __init__(self, config: RunConfig, hf_dir: Path) -> None:
         """Load the tokenizer and start the reward processes.
@@ -118,7 +123,7 @@ class Rollouts:
         by_index = {prompt.index: prompt for prompt in prompts}
         rows = [by_index[index] for index in batch.prompt_index.tolist()]
         return [
-            RewardItem(uid, row.columns.get("prompt", ""), completion, row.columns)
+            RewardItem(uid, row.text, completion, row.columns)
             for uid, (row, completion) in enumerate(zip(rows, self.completions(batch), strict=True))
         ]
 
@@ -150,7 +155,7 @@ class Rollouts:
             {
                 "prompt_index": index,
                 "sample_index": int(batch.sample_index[row]),
-                "prompt": by_index[index].columns.get("prompt", ""),
+                "prompt": by_index[index].text,
                 "response": completion,
                 "reward": float(batch.rewards[row]),
                 "finish_reason": FinishReason(int(batch.finish_reason[row])).name.lower(),

@@ -31,6 +31,10 @@ BAD_RUNS = {
         ["reward.tokenizer_name_or_path={tmp}/tokenizer"],
         ["reward.tokenizer_name_or_path", "28 tokens", "20"],
     ),
+    "chat template of the reward model that refuses prompts": (
+        ["reward.tokenizer_name_or_path={tmp}/refuses"],
+        ["prompt 0 of", "refuses this conversation: never", "{tmp}/refuses"],
+    ),
     "no reward at all": (["reward.load=null"], ["reward"]),
     "no critic": (["critic.load=null"], ["critic.load is missing"]),
     "critic in the actor's directory": (
@@ -57,9 +61,10 @@ def test_a_run_that_cannot_work_is_refused_in_one_sentence(name, ppo_workspace, 
     overrides, fragments = BAD_RUNS[name]
     if any("{tmp}/tokenizer" in text for text in overrides):
         tiny.write_tokenizer(tmp_path / "tokenizer", [*tiny.VOCABULARY, *"abcdefgh"])
+    tiny.write_tokenizer(tmp_path / "refuses", chat_template="{{ raise_exception('never') }}")
     texts = [text.format(tmp=tmp_path, root=ppo_workspace.root) for text in overrides]
     outcome = run_here(posttrain.main, ppo_workspace.arguments("ppo", tmp_path / "run", *texts))
-    check_refusal(outcome, fragments)
+    check_refusal(outcome, [text.replace("{tmp}", str(tmp_path)) for text in fragments])
     assert not (tmp_path / "run").exists()
     assert no_ray()
 

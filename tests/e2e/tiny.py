@@ -34,7 +34,10 @@ def raises(completions):
 """
 
 
-def write_tokenizer(directory: Path, words: list[str] = VOCABULARY) -> None:
+WORDS_ALONE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+
+
+def write_tokenizer(directory: Path, words: list[str] = VOCABULARY, chat_template: str = WORDS_ALONE) -> None:
     """Write a tokenizer with one token a word into ``directory``."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -45,7 +48,7 @@ def write_tokenizer(directory: Path, words: list[str] = VOCABULARY) -> None:
         tokenizer_object=tokenizer,
         eos_token=END,
         pad_token=END,
-        chat_template="{% for message in messages %}{{ message['content'] }} {% endfor %}",
+        chat_template=chat_template,
     ).save_pretrained(directory)
 
 

@@ -79,10 +79,6 @@ class AlpacaRows:
         check_order(messages)
         return messages
 
-    def prompt_text(self, row: Row) -> str:
-        """The instruction, with the input, if any, on the next line; see `PromptShape.prompt_text`."""
-        return self._asked(row)[-1].content
-
     def dialogue(self, row: Row) -> list[Message]:
         """The prompt and its answer; see `DialogueShape.dialogue`."""
         return [*self.prompt(row), Message("assistant", self.reference(row))]

@@ -96,9 +96,6 @@ class PromptShape(RowShape, Protocol):
     def prompt(self, row: Row) -> list[Message]:
         """The conversation up to the last user turn. Raises DropRow when there is none."""
 
-    def prompt_text(self, row: Row) -> str:
-        """The last user turn as plain text. Raises DropRow when there is none."""
-
 
 class DialogueShape(RowShape, Protocol):
     """Rows that hold a prompt and its answer."""

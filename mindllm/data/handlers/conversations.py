@@ -77,10 +77,6 @@ class ConversationRows:
             raise DropRow("empty_prompt")
         return prompt
 
-    def prompt_text(self, row: Row) -> str:
-        """The last user turn; see `PromptShape.prompt_text`."""
-        return self.prompt(row)[-1].content
-
     def dialogue(self, row: Row) -> list[Message]:
         """The conversation, which an answer must end; see `DialogueShape.dialogue`."""
         messages = self.turns(row)

@@ -8,12 +8,17 @@ import numpy as np
 
 from mindllm.data.encoding import Tokenized
 from mindllm.data.handlers.base import DropRow, Handler, HandlerOptions, PromptShape, Sample
-from mindllm.data.messages import Rendered
+from mindllm.data.messages import Rendered, as_dict
 from mindllm.data.rows import Row
+from mindllm.data.sidecar import MESSAGES_COLUMN, PROMPT_COLUMN, TOOLS_COLUMN
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError
 
-PROMPT_COLUMN = "prompt"  # the raw prompt text in the sidecar
+_OWN_COLUMNS = {
+    PROMPT_COLUMN: "the text of the last question is kept",
+    MESSAGES_COLUMN: "the turns of the prompt are kept",
+    TOOLS_COLUMN: "the tools of the prompt are kept",
+}
 
 
 class PromptHandler(Handler):
@@ -44,20 +49,31 @@ class PromptHandler(Handler):
     def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
         """See `Handler.finish`."""
         ids = self._within_limit(texts[0].ids, changed)
-        return Sample({"input_ids": ids}, {**self.kept_columns(row), PROMPT_COLUMN: self.shape.prompt_text(row)})
+        kept = self.kept_columns(row)
+        for name, what in _OWN_COLUMNS.items():
+            if name in kept and name not in self.shape.consumed:
+                raise UserError(
+                    f"column '{name}' is not part of the prompt, but {what} under that name; name its role with "
+                    "--map-keys, or keep other columns with --dataset-additional-keys"
+                )
+        return Sample({"input_ids": ids}, {**kept, **self._conversation(row)})
+
+    def _conversation(self, row: Row) -> dict[str, Any]:
+        """The last question, and what is more than that."""
+        messages, tools = self.shape.prompt(row), self.shape.tools(row)
+        columns: dict[str, Any] = {PROMPT_COLUMN: messages[-1].content}
+        if len(messages) > 1:
+            columns[MESSAGES_COLUMN] = [as_dict(message) for message in messages]
+        if tools:
+            columns[TOOLS_COLUMN] = [dict(tool) for tool in tools]
+        return columns
 
     def kept_columns(self, row: Row) -> dict[str, Any]:
         """The columns rewards may need: every one that is not part of the prompt, or those asked for."""
         wanted = self.options.dataset_additional_keys
         if wanted is not None:
             return {name: row.values.get(name) for name in wanted}
-        extra = {name: value for name, value in row.values.items() if name not in self.shape.consumed}
-        if PROMPT_COLUMN in extra:
-            raise UserError(
-                f"column '{PROMPT_COLUMN}' is not part of the prompt, but the raw prompt text is kept under that name; "
-                f"name its role with --map-keys, or keep other columns with --dataset-additional-keys"
-            )
-        return extra
+        return {name: value for name, value in row.values.items() if name not in self.shape.consumed}
 
     def _within_limit(self, ids: np.ndarray, changed: Counter[str]) -> np.ndarray:
         limit = self.options.seq_length

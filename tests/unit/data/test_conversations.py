@@ -94,7 +94,9 @@ def test_a_prompt_is_the_whole_conversation_up_to_the_last_user_turn(encode: Enc
         "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n1<|im_end|>\n"
         "<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert encoded.columns == [{"level": 3, "prompt": "b"}]
+    turns = [("user", "a"), ("assistant", "1"), ("user", "b")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    assert encoded.columns == [{"level": 3, "prompt": "b", "prompt_messages": messages}]
 
 
 def test_the_answer_of_an_r1_row_is_kept_as_labels(encode: Encode) -> None:

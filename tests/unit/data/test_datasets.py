@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mindllm.data import InstructionDataset, PromptDataset, open_instructions, open_prompts
+from mindllm.data import InstructionDataset, Prompt, PromptDataset, open_instructions, open_prompts
 from mindllm.data.preprocess import PreprocessOptions, preprocess
 from mindllm.errors import UserError
 
@@ -48,6 +48,29 @@ def test_prompts_carry_ids_and_columns(prompts: Path, decode: Callable[..., str]
     assert prompt.index == 2 and prompt.input_ids.dtype == np.int32 and len(prompt.input_ids) == dataset.lengths[2]
     assert decode(prompt.input_ids) == "<|im_start|>user\nsort 2<|im_end|>\n<|im_start|>assistant\n"
     assert prompt.columns == {"solution": ["2"], "meta": {"n": 2}, "prompt": "sort 2"}
+
+
+def test_a_prompt_is_its_whole_conversation(write_jsonl: Write, tokenizer_dir: Path, tmp_path: Path) -> None:
+    history = {"instruction": "and 2?", "system": "Count on.", "history": [["1?", "2"]]}
+    source, prefix = str(write_jsonl([history, {"instruction": "1?"}])), tmp_path / "rl"
+    preprocess(PreprocessOptions([source], prefix, tokenizer_dir, "PPOAlpacaStyleInstructionHandler"))
+    whole, alone = PromptDataset(prefix)[0], PromptDataset(prefix)[1]
+    assert whole.text == "system: Count on.\n\nuser: 1?\n\nassistant: 2\n\nuser: and 2?"
+    assert [turn["role"] for turn in whole.messages] == ["system", "user", "assistant", "user"]
+    assert alone.text == "1?" and alone.messages == [{"role": "user", "content": "1?"}] and not alone.tools
+    assert (whole.columns["prompt"], alone.columns["prompt"]) == ("and 2?", "1?")
+
+
+def test_calls_are_part_of_a_conversations_text() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": "é"}}}
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "Let me see.", "tool_calls": [call]},
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+    ]
+    written = '{"name": "add", "arguments": {"a": "é"}}'
+    prompt = Prompt(0, np.zeros(1, np.int32), {"prompt": "a", "prompt_messages": turns})
+    assert prompt.text == f"user: a\n\nassistant: Let me see.\n{written}\n\nassistant: {written}\n{written}"
 
 
 def test_examples_carry_ids_and_labels(examples: Path) -> None:

@@ -14,6 +14,7 @@ from mindllm.errors import UserError
 HANDLER = "PPOAlpacaStyleInstructionHandler"
 Encode = Callable[..., Encoded]
 Decode = Callable[[Any], str]
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
 HEADER = "<|im_start|>assistant\n"
 
 
@@ -46,7 +47,7 @@ def test_a_prompt_may_be_a_list_of_turns(encode: Encode, decode: Decode) -> None
     encoded = encode(HANDLER, {"prompt": turns, "system": "not used", "answer": "1 3"}, map_keys={"prompt": "prompt"})
     text = f"<|im_start|>system\nBe brief.<|im_end|>\n{user('sort 3 1')}{HEADER}"
     assert decode(encoded.tokens["input_ids"]) == text
-    assert encoded.columns == [{"answer": "1 3", "prompt": "sort 3 1"}]
+    assert encoded.columns == [{"answer": "1 3", "prompt": "sort 3 1", "prompt_messages": turns}]
 
 
 def test_an_empty_response_drops_nothing(encode: Encode) -> None:
@@ -61,6 +62,46 @@ def test_a_multi_turn_prompt_is_the_whole_conversation_templated_once(encode: En
         + user("first") + f"{HEADER}1<|im_end|>\n" + user("second") + f"{HEADER}2<|im_end|>\n"
         + user("third\nmore") + HEADER
     )  # fmt: skip
+
+
+def test_the_turns_of_a_prompt_that_is_more_than_a_question_are_kept(encode: Encode) -> None:
+    row = {"instruction": "second", "system": "Be brief.", "history": [["first", "1"]]}
+    encoded = encode(HANDLER, row, {"instruction": "alone"})
+    assert encoded.columns == [
+        {
+            "prompt": "second",
+            "prompt_messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "first"},
+                {"role": "assistant", "content": "1"},
+                {"role": "user", "content": "second"},
+            ],
+        },
+        {"prompt": "alone"},
+    ]
+
+
+def test_calls_reasoning_and_tools_of_a_prompt_are_kept(encode: Encode) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    called = {"role": "assistant", "content": None, "reasoning_content": "sum", "tool_calls": [CALL]}
+    turns = [
+        {"role": "user", "content": "a"},
+        called,
+        {"role": "tool", "content": "3", "name": "add"},
+        {"role": "assistant", "content": "3"},
+        {"role": "user", "content": "b"},
+    ]
+    tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+    mapping = {"messages": "messages", "tags": {**tags, "observation_tag": "tool"}}
+    encoded = encode(
+        "PPOSharegptStyleInstructionHandler",
+        {"messages": turns, "tools": [tool]},
+        prompt_type="qwen3",
+        map_keys=mapping,
+    )
+    (columns,) = encoded.columns
+    assert columns["prompt"] == "b" and columns["prompt_tools"] == [tool]
+    assert columns["prompt_messages"] == [{**turn, "content": turn["content"] or ""} for turn in turns]
 
 
 @pytest.mark.parametrize(

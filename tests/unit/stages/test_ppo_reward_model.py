@@ -2,14 +2,16 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from mindllm.data import Prompt
 from mindllm.data.sequences import Sequences
 from mindllm.stages import reward_model
-from mindllm.stages.reward_model import RewardModelScorer, render, same_tokenizer
+from mindllm.stages.reward_model import RewardModelScorer
 
 WORDS = ["<end>", "say", "one", "two", "three"]
 TEMPLATE = "{% for m in messages %}{{ '<' + m['role'] + '> ' + m['content'] + ' <stop>\n' }}{% endfor %}"
@@ -38,7 +40,8 @@ def scorer(monkeypatch, own, actors, weight=1.0, seq_length=64):
 
     config = SimpleNamespace(tokenizer_name_or_path=None, seq_length=seq_length, weight=weight)
     model = Model()
-    rollouts = SimpleNamespace(tokenizer=actors, completions=completions)
+    run = SimpleNamespace(data_prefixes={"data_path": "without/a/manifest"})
+    rollouts = SimpleNamespace(tokenizer=actors, completions=completions, config=run)
     return RewardModelScorer(model, config, "hf", rollouts), model
 
 
@@ -47,11 +50,11 @@ def make_batch():
     batch = Sequences.from_lists([[1, 2], [1, 3]], [[2, 2, 0], [4]])
     batch.prompt_index = torch.tensor([7, 5])
     batch.rewards = torch.tensor([0.25, float("nan")], dtype=torch.float64)
-    rows = [
-        SimpleNamespace(index=5, columns={"prompt": "say two"}),
-        SimpleNamespace(index=7, columns={"prompt": "say one"}),
-    ]
-    return batch, rows
+    return batch, [prompt(5, "say two"), prompt(7, "say one")]
+
+
+def prompt(index, text, **columns):
+    return Prompt(index, np.array([1, 2], dtype=np.int32), {"prompt": text, **columns})
 
 
 def test_with_the_actors_tokenizer_the_actors_tokens_are_scored(monkeypatch):
@@ -79,19 +82,29 @@ def test_with_another_tokenizer_prompt_and_response_are_templated_anew(monkeypat
 
 
 def test_the_same_words_in_another_template_are_templated_anew(monkeypatch):
-    actors = tokenizer(WORDS)
-    assert same_tokenizer(actors, tokenizer(WORDS))
-    assert not same_tokenizer(actors, tokenizer(WORDS, TEMPLATE))
-    assert not same_tokenizer(actors, tokenizer(WORDS[::-1]))
-    score, model = scorer(monkeypatch, tokenizer(WORDS, TEMPLATE), actors)
+    score, model = scorer(monkeypatch, tokenizer(WORDS, TEMPLATE), tokenizer(WORDS))
     batch, rows = make_batch()
     score(batch, rows)
     assert model.seen != batch.token_lists()
 
 
-def test_without_a_chat_template_prompt_and_response_stand_end_to_end():
-    plain = tokenizer(WORDS, None)
-    assert render(plain, "say one ", "two") == "say one two<end>"
+HISTORY = [
+    {"role": "system", "content": "three"},
+    {"role": "user", "content": "say two"},
+    {"role": "assistant", "content": "two"},
+    {"role": "user", "content": "say one"},
+]
+
+
+def test_another_tokenizer_reads_system_prompt_and_history_too(monkeypatch):
+    own = tokenizer(["?", "<stop>", "<user>", "<assistant>", "<system>", "say", "one", "two", "three"], TEMPLATE)
+    score, model = scorer(monkeypatch, own, tokenizer(WORDS))
+    batch, _ = make_batch()
+    score(batch, [prompt(5, "say two"), prompt(7, "say one", prompt_messages=HISTORY)])
+    assert own.decode(sum(model.seen[0], [])) == (
+        "<system> three <stop> <user> say two <stop> <assistant> two <stop> <user> say one <stop> "
+        "<assistant> one one <stop>"
+    )
 
 
 def test_a_text_longer_than_the_reward_models_window_keeps_its_end_and_is_counted(monkeypatch):
@@ -109,5 +122,5 @@ def test_an_empty_response_still_has_a_score(monkeypatch):
         score, _ = scorer(monkeypatch, own, actors)
         batch = Sequences.from_lists([[1, 2]], [[]])
         batch.prompt_index, batch.rewards = torch.tensor([0]), torch.tensor([float("nan")], dtype=torch.float64)
-        rewards, _ = score(batch, [SimpleNamespace(index=0, columns={"prompt": "say one"})])
+        rewards, _ = score(batch, [prompt(0, "say one")])
         assert bool(rewards.isfinite().all())

@@ -71,6 +71,16 @@ def test_the_text_of_a_response_lacks_end_and_padding_tokens_alone(rollouts, res
     assert rollouts.completions(Sequences.from_lists([[9]], [ids])) == [text]
 
 
+def test_rewards_get_the_whole_conversation(rollouts):
+    turns = [{"role": "system", "content": "Count."}, {"role": "user", "content": "two"}]
+    columns = {"prompt": "two", "prompt_messages": turns, "solution": "3"}
+    batch = Sequences.from_lists([[9], [9]], [[9], [10]])
+    batch.prompt_index = torch.tensor([1, 0])
+    items = rollouts._items(batch, [prompt(0), Prompt(1, np.zeros(1, np.int32), columns)])
+    assert [item.prompt for item in items] == ["system: Count.\n\nuser: two", "number 0"]
+    assert items[0].columns == columns
+
+
 def test_the_format_reward_sees_tags_that_are_special_tokens(rollouts):
     ids = rollouts.tokenizer.convert_tokens_to_ids("<think> two </think> <answer> two </answer> <|im_end|>".split())
     assert format_reward(rollouts.completions(Sequences.from_lists([[9]], [ids]))) == [1.0]
