@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -36,7 +37,7 @@ class RayCluster:
 
     def __init__(self) -> None:
         environment = {name: os.environ[name] for name in _FORWARDED if name in os.environ}
-        environment = {"OMP_NUM_THREADS": "1", **environment, "PYTHONPATH": str(REPOSITORY)}
+        environment = {"OMP_NUM_THREADS": "1", **environment, "PYTHONPATH": python_path()}
         address = os.environ.get("RAY_ADDRESS", "local")
         is_local = address == "local"
         if is_local:
@@ -70,6 +71,17 @@ class RayCluster:
     def close(self) -> None:
         """Leave the cluster; a local one ends."""
         ray.shutdown()
+
+
+def python_path() -> str:
+    """A PYTHONPATH with which other processes import from the places that this one does, in the same order.
+
+    It holds the folder of this package and this process's own PYTHONPATH, of which a Megatron-LM may be part.
+    """
+    given = os.environ.get("PYTHONPATH")
+    wanted = [str(REPOSITORY), *map(os.path.realpath, given.split(os.pathsep) if given else [])]
+    in_use = [path for path in map(os.path.realpath, sys.path) if path in wanted]
+    return os.pathsep.join(dict.fromkeys([*in_use, *wanted]))
 
 
 def resource_table() -> str:
