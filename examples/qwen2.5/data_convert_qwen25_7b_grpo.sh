@@ -13,7 +13,7 @@ INPUT_ARGS=(
 
 TOKENIZER_ARGS=(
     --tokenizer-name-or-path "${HF_MODEL:-models/Qwen2.5-7B-Instruct}"
-    --prompt-type qwen
+    --prompt-type "${PROMPT_TYPE:-qwen_r1}"   # asks for the tags that the reward format wants; for PPO: qwen
     --seq-length 1024
 )
 

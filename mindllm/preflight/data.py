@@ -1,6 +1,7 @@
 """Data sets against the run that will read them."""
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from mindllm.data.manifest import manifest_path, read_manifest
 from mindllm.data.retemplate import knows_tools, render_answered
 from mindllm.data.sidecar import PROMPT_COLUMN, TOOLS_COLUMN
 from mindllm.errors import UserError
-from mindllm.rewards import check_rewards, describe_lists
+from mindllm.rewards import check_rewards, describe_lists, describe_tags
 
 _SAMPLED_ROWS = 1000
 
@@ -74,6 +75,11 @@ def check_prompts(config: RunConfig, info: CheckpointInfo) -> list[str]:
             check_rewards(config.reward.functions, prompts.columns)
         _check_ids(key, prefix, len(prompts), lambda row, data=prompts: data[row].input_ids, info)
         passed.append(f"{key}: {len(prompts)} prompts in {prefix}")
+        record = read_template_record(prefix)
+        if record is not None:
+            first = (prompts[row].text for row in range(min(len(prompts), _SAMPLED_ROWS)))
+            for line in describe_tags(config.reward.functions, chain([record.chat_template], first)):
+                print(f"{key}: {line}")
     for line in describe_lists(config.reward.functions, list_columns):
         print(line)
     names = [function.name for function in config.reward.functions]

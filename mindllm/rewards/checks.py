@@ -1,6 +1,6 @@
 """What can be wrong with the rewards of a config, found before anything is loaded."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from mindllm.errors import UserError, did_you_mean
@@ -8,6 +8,7 @@ from mindllm.rewards import accuracy, formats  # noqa: F401  (they register them
 from mindllm.rewards.plugins import Parameters, inspect_plugin, parameters_of
 from mindllm.rewards.registry import BUILTINS
 
+_OF_TAGS = ("format", "strict_format")
 _ALWAYS_GIVEN = ("completions", "prompts")
 
 
@@ -121,3 +122,20 @@ def describe_lists(functions: Sequence[RewardSpec], list_columns: Collection[str
                 "(all are required with args: {solution_list: all})"
             )
     return found
+
+
+def describe_tags(functions: Sequence[RewardSpec], texts: Iterable[str]) -> list[str]:
+    """Say which rewards are for tags that no prompt asks for; for the start of a run.
+
+    Args:
+        functions: the rewards of the config, checked.
+        texts: prompts, and what their template adds.
+    """
+    names = [spec.name for spec in functions if spec.path is None and spec.name in _OF_TAGS and not spec.args]
+    if not names or any("<answer>" in text for text in texts):
+        return []
+    return [
+        f"reward '{name}': neither the prompts nor their template ask for <think> and <answer>, so responses seldom "
+        "have these tags; preprocess with --prompt-type qwen_r1, or ask for them in the prompts"
+        for name in names
+    ]

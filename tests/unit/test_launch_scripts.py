@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mindllm.checkpoint.cli import build_parser as convert_parser
 from mindllm.config import compose_config
+from mindllm.config.catalog import config_names
 from mindllm.data.cli import parse as parse_preprocess
+from mindllm.resources import TEMPLATES, TRAINER_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted(path for path in (ROOT / "examples").glob("*/*.sh") if path.parent.name != "quickstart")
@@ -40,6 +43,29 @@ def test_a_launch_script_calls_its_door_with_flags_that_exist(script: Path, tmp_
     else:
         assert door == "preprocess_data.py"
         parse_preprocess(arguments)
+
+
+REWARDS_OF_TAGS = {"format", "strict_format"}
+GRPO = [script for script in SCRIPTS if script.stem.startswith("grpo_")]
+
+
+@pytest.mark.parametrize("script", GRPO, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_prompts_ask_for_the_tags_that_are_rewarded(script: Path, tmp_path: Path):
+    """The system prompt of the template, as it is written in the file, names each tag."""
+    _, _, name, *overrides = command_of(script, tmp_path)
+    if not REWARDS_OF_TAGS & {function.name for function in compose_config(name, overrides).reward.functions}:
+        return
+    convert = script.with_name(f"data_convert_{script.stem.removeprefix('grpo_')}_grpo.sh")
+    options, _ = parse_preprocess(command_of(convert, tmp_path)[1:])
+    asked = yaml.safe_load((TEMPLATES / f"{options.prompt_type}.yaml").read_text()).get("default_system", "")
+    assert all(tag in asked for tag in ("<think>", "</think>", "<answer>", "</answer>"))
+
+
+def test_a_shipped_configuration_without_a_launch_script_rewards_no_tags():
+    scripted = {script.stem.replace("grpo_", "grpo_trainer_") for script in GRPO}
+    for name in set(config_names(TRAINER_CONFIGS)) - scripted:
+        reward = compose_config(name, []).reward
+        assert not REWARDS_OF_TAGS & {function.name for function in (reward.functions if reward else ())}, name
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from mindllm.errors import UserError
-from mindllm.rewards import check_rewards, describe_lists
+from mindllm.rewards import check_rewards, describe_lists, describe_tags
 from mindllm.rewards.checks import labels
 
 
@@ -120,3 +120,19 @@ def test_the_answer_may_be_in_the_column_that_other_toolkits_keep_it_in():
 def test_what_a_list_of_solutions_means_is_said_at_the_start(spec, columns, said):
     lines = describe_lists([spec], columns)
     assert len(lines) == len(said) and all(part in line for part, line in zip(said, lines, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("spec", "texts", "is_said"),
+    [
+        (Spec("format"), ["2 + 2", "template"], True),
+        (Spec("strict_format"), ["think: 2 + 2"], True),
+        (Spec("format"), ["2 + 2", "Answer within <answer> </answer>."], False),
+        (Spec("format", args={"pattern": ".*4"}), ["2 + 2"], False),
+        (Spec("format", path="mine.py"), ["2 + 2"], False),
+        (Spec("accuracy"), ["2 + 2"], False),
+    ],
+)
+def test_a_reward_for_tags_that_nothing_asks_for_is_said_at_the_start(spec, texts, is_said):
+    lines = describe_tags([spec], texts)
+    assert len(lines) == is_said and all(f"'{spec.name}'" in line and "qwen_r1" in line for line in lines)
