@@ -10,7 +10,8 @@ from mindllm.models.families import Weight
 from mindllm.models.families.arrays import Array
 from mindllm.models.families.transforms import pad_rows
 
-_OPTIMIZER_PREFIXES = ("optimizer.", "chained_")
+OPTIMIZER_PREFIXES = ("optimizer.", "chained_")
+"""Of keys that are not a model's."""
 
 
 class DistSource:
@@ -24,7 +25,7 @@ class DistSource:
         self.directory = reader.directory
         self._reader = reader
         expected = {weight.mcore for weight in weights}
-        present = {key for key in reader.keys() if not key.startswith(_OPTIMIZER_PREFIXES)}
+        present = {key for key in reader.keys() if not key.startswith(OPTIMIZER_PREFIXES)}
         missing = expected - present
         if missing:
             raise UserError(f"{self.directory} lacks tensors that its hf/config.json implies: {listed(missing)}")
@@ -111,7 +112,7 @@ class DistTarget:
         """Copy an optimizer's tensors block by block, and objects without looking into them."""
         with TorchDistReader(source) as reader:
             for key in sorted(reader.keys()):
-                if key.startswith(_OPTIMIZER_PREFIXES):
+                if key.startswith(OPTIMIZER_PREFIXES):
                     for offset, chunk in reader.chunks(key):
                         self._writer.write_chunk(key, chunk, offset, reader.shape(key))
             for key in sorted(reader.objects()):

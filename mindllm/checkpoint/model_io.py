@@ -1,6 +1,7 @@
 """Model and optimizer of a running job, to and from torch_dist directories at any layout.
 
-Every load first reads ``.metadata`` through the allow-list: megatron's own reader unpickles it unguarded.
+Every load first reads ``.metadata`` through the allow-list, since megatron's own reader unpickles it unguarded, and
+compares the tensors with their checksums, which torch ignores.
 """
 
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 
 import mindllm.device  # noqa: F401  prepares the process for megatron-core
 
+import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from torch.distributed.checkpoint.api import CheckpointException
 
-from mindllm.checkpoint.dist_metadata import read_metadata
+from mindllm.checkpoint.dist_side import OPTIMIZER_PREFIXES
 from mindllm.checkpoint.streaming import StreamingStrategy, find_os_error
+from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.parallel.optimizer import Trainer
 from mindllm.parallel.schedule import unwrap
 
@@ -36,6 +39,14 @@ def _model_state(chunks: list[Any]) -> dict[str, Any]:
     }
 
 
+def _check(directory: Path, optimizer: bool) -> None:
+    """Check what is stored of an optimizer, or of the weights; every rank has a share of the blocks."""
+    with TorchDistReader(directory) as reader:
+        reader.check_loadable()
+        keys = {key for key in reader.keys() if key.startswith(OPTIMIZER_PREFIXES) == optimizer}
+        reader.check_tensors(keys, dist.get_rank(), dist.get_world_size())
+
+
 def _fill(chunks: list[Any], loaded: dict[str, Any]) -> None:
     for number, chunk in enumerate(chunks):
         result = unwrap(chunk).load_state_dict(loaded[f"model{number}"], strict=False)
@@ -50,8 +61,12 @@ def _chunks_in_one(state: dict[str, Any], num_chunks: int) -> dict[str, Any]:
 
 
 def load_model(chunks: list[Any], directory: Path) -> None:
-    """Fill ``chunks`` from the torch_dist checkpoint in ``directory``, which any layout may have written."""
-    read_metadata(directory)
+    """Fill ``chunks`` from the torch_dist checkpoint in ``directory``, which any layout may have written (collective).
+
+    Raises:
+        UserError: it is damaged; the message names the file.
+    """
+    _check(directory, optimizer=False)
     loaded = dist_checkpointing.load(_model_state(chunks), str(directory))
     _fill(chunks, loaded)
 
@@ -80,13 +95,17 @@ def save_training_state(trainer: Trainer, directory: Path) -> None:
 
 
 def load_training_state(trainer: Trainer, directory: Path) -> None:
-    """Restore what ``save_training_state`` wrote (collective)."""
+    """Restore what ``save_training_state`` wrote into ``directory``, from where the weights were loaded (collective).
+
+    Raises:
+        UserError: it is damaged; the message names the file.
+    """
+    _check(directory, optimizer=True)
     model = _model_state(trainer.chunks)
     optimizer = trainer.optimizer.sharded_state_dict(
         _chunks_in_one(model, len(trainer.chunks)), is_loading=True, metadata=dict(_SHARDING)
     )
     state = {**model, "optimizer": optimizer, "steps_done": trainer.steps_done}
-    read_metadata(directory)
     loaded = dist_checkpointing.load(state, str(directory))
     _fill(trainer.chunks, loaded)
     trainer.optimizer.load_state_dict(loaded["optimizer"])

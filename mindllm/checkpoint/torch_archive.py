@@ -2,8 +2,9 @@
 
 Such a file is a zip archive of uncompressed entries: ``archive/data.pkl`` describes a value whose tensors refer to raw
 entries ``archive/data/<number>``. ``torch.save`` needs all tensors at once; here an entry is written as its tensor
-comes, and the description last. Checksums are left zero, as with torch's own ``set_crc32_options(False)``: torch does
-not read them, and computing them takes longer than writing the data.
+comes, and the description last. Checksums are left zero, as with torch's own ``set_crc32_options(False)``: computing
+them takes longer than writing the data. Those that torch wrote are compared when an entry is read, which ``torch.load``
+itself does not do: it takes damaged weights for good ones.
 """
 
 import io
@@ -12,9 +13,11 @@ import pickle
 import struct
 import sys
 import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import IO, Any, cast
 
 import numpy as np
@@ -28,6 +31,7 @@ _ALIGNMENT = 64
 _LOCAL, _CENTRAL = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L")
 _END64, _LOCATOR, _END = struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL"), struct.Struct("<4s4H2LH")
 _MAX32, _DATE_1980 = 0xFFFFFFFF, 0x21
+_BLOCK_BYTES = 2**24
 _STORAGES = {
     "float64": "DoubleStorage",
     "float32": "FloatStorage",
@@ -153,8 +157,9 @@ def _described(value: Any) -> Any:
 class ArchiveReader:
     """Reads one archive that takes ``length`` bytes of ``file`` from ``start`` on.
 
-    ``value`` is what was saved, with a :class:`StoredTensor` for every tensor. Raises ``ValueError`` or
-    ``pickle.UnpicklingError`` for a damaged archive and for one that refers to anything but tensors and plain values.
+    ``value`` is what was saved, with a :class:`StoredTensor` for every tensor; reading it raises ``ValueError`` or
+    ``pickle.UnpicklingError`` for anything but tensors and plain values. The constructor raises ``ValueError`` for a
+    damaged archive.
     """
 
     def __init__(self, file: IO[bytes], start: int, length: int) -> None:
@@ -172,10 +177,34 @@ class ArchiveReader:
         self._prefix = names[0].removesuffix("data.pkl")
         self._start = start
         self._infos = {info.filename: info for info in archive.infolist()}
+        self._checked: set[str] = set()
         order = self._raw("byteorder") if self._prefix + "byteorder" in self._infos else b"little"
         if order.decode() != sys.byteorder:
             raise ValueError(f"it was saved on a {order.decode()}-endian machine")
-        self.value = _Unpickler(io.BytesIO(self._raw("data.pkl"))).load()
+
+    @cached_property
+    def value(self) -> Any:
+        """What was saved."""
+        return _Unpickler(io.BytesIO(self._raw("data.pkl"))).load()
+
+    def check(self) -> None:
+        """Compare every entry with its checksum. Raises ValueError for a damaged one."""
+        for name in self._infos:
+            self._check_entry(name.removeprefix(self._prefix))
+
+    def _check_entry(self, name: str) -> None:
+        """Compare an entry with its checksum, if it has one, unless that was done before."""
+        begin, size = self._place(name)
+        wanted = self._infos[self._prefix + name].CRC
+        if not wanted or name in self._checked:
+            return
+        self._checked.add(name)
+        found = 0
+        self._file.seek(begin)
+        while size and (block := self._file.read(min(size, _BLOCK_BYTES))):
+            found, size = zlib.crc32(block, found), size - len(block)
+        if size or found != wanted:
+            raise ValueError(f"its entry {name} does not have its checksum")
 
     def _place(self, name: str) -> tuple[int, int]:
         """Return where the data of an entry lies in the file, and its size."""
@@ -190,6 +219,7 @@ class ArchiveReader:
         return self._start + info.header_offset + _LOCAL.size + name_length + extra_length, info.file_size
 
     def _raw(self, name: str) -> bytes:
+        self._check_entry(name)
         place, size = self._place(name)
         self._file.seek(place)
         return self._file.read(size)
@@ -220,6 +250,7 @@ class ArchiveReader:
 
     def _first_byte(self, tensor: StoredTensor) -> int:
         """Return where in the file its first element lies."""
+        self._check_entry(f"data/{tensor.entry}")
         place, size = self._place(f"data/{tensor.entry}")
         width = tensor.dtype.itemsize
         if (tensor.offset + tensor.extent) * width > size:

@@ -7,7 +7,8 @@ They are written and read a slice at a time, so memory stays at one layer's tens
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,36 @@ class TorchDistReader(Closing):
             if path.stat().st_size < length:
                 raise UserError(f"{path} is truncated: {path.stat().st_size} bytes instead of {length}")
 
+    def check_loadable(self) -> None:
+        """Refuse what megatron-core's loader fails on beside the tensors, without reading these.
+
+        Raises UserError naming the file.
+        """
+        for name in ("common.pt", "metadata.json"):
+            if not (self.directory / name).is_file():
+                raise UserError(f"{self.directory} is not a complete torch_dist checkpoint, {name} is missing")
+        path = self.directory / "metadata.json"
+        try:
+            backend = json.loads(path.read_text(encoding="utf-8"))["sharded_backend"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged: {error}") from None
+        if backend != _BACKEND["sharded_backend"]:
+            raise UserError(f"{path}: sharded_backend is {backend!r}; only '{_BACKEND['sharded_backend']}' is read")
+        path = self.directory / "common.pt"
+        with _naming_damage(path):
+            ArchiveReader(self._file.open(path), 0, path.stat().st_size).check()
+
+    def check_tensors(self, keys: Iterable[str], part: int = 0, num_parts: int = 1) -> None:
+        """Compare what is stored of ``keys`` with its checksums, where the writer left some, as training does.
+
+        Only every ``num_parts``-th block is read, from block ``part`` on. Raises UserError naming the file.
+        """
+        blocks = [(key, chunk) for key in sorted(keys) for chunk in self._tensors[key].chunks]
+        for key, chunk in blocks[part::num_parts]:
+            path, place = self._where(key, chunk)
+            with _naming_damage(path, key):
+                ArchiveReader(self._file.open(path), place.offset, place.length).check()
+
     def keys(self) -> set[str]:
         """Return the keys of all tensors, those of an optimizer included."""
         return set(self._tensors)
@@ -234,22 +265,34 @@ class TorchDistReader(Closing):
 
     def _read_chunk(self, key: str, chunk: Chunk) -> Array:
         """Return one stored chunk, loaded without unpickling anything but a tensor."""
-        place = self._places.get(Index(key, chunk.offsets))
-        if place is None or getattr(place, "transform_descriptors", None):
-            raise UserError(f"{self.directory}: chunk {tuple(chunk.offsets)} of {key} is not stored plainly")
-        path = self.directory / place.relative_path
-        try:
+        path, place = self._where(key, chunk)
+        with _naming_damage(path, key):
             archive = ArchiveReader(self._file.open(path), place.offset, place.length)
             data = archive.read(archive.value) if isinstance(archive.value, StoredTensor) else None
-        except Exception as error:  # a damaged zip or a refused pickle; both are reported as what they are: bad input
-            raise UserError(f"{path} is damaged at tensor {key}: {str(error).splitlines()[0]}") from None
         if data is None or data.shape != tuple(chunk.sizes) or data.dtype != self.dtype(key):
             raise UserError(f"{path}: tensor {key} is not stored as .metadata describes it")
         return data
 
+    def _where(self, key: str, chunk: Chunk) -> tuple[Path, Stored]:
+        """Return the file of a stored chunk, and its place in it."""
+        place = self._places.get(Index(key, chunk.offsets))
+        if place is None or getattr(place, "transform_descriptors", None):
+            raise UserError(f"{self.directory}: chunk {tuple(chunk.offsets)} of {key} is not stored plainly")
+        return self.directory / place.relative_path, place
+
     def close(self) -> None:
         """Close the data file that is open, if one is."""
         self._file.close()
+
+
+@contextmanager
+def _naming_damage(path: Path, key: str | None = None) -> Iterator[None]:
+    """Report what the block raises as damage of ``path``: a broken zip and a refused pickle raise nearly anything."""
+    try:
+        yield
+    except Exception as error:
+        where = "" if key is None else f" at tensor {key}"
+        raise UserError(f"{path} is damaged{where}: {str(error).splitlines()[0]}") from None
 
 
 def _intersection(

@@ -93,16 +93,17 @@ def _check_role(role: str, config: RoleConfig, stage: str) -> CheckpointInfo:
         info = read_checkpoint_info(directory)
     except UserError as error:
         raise UserError(f"{role}.load: {error}") from None
-    for name in ("common.pt", "metadata.json"):
-        if (directory / "mp_rank_00").is_dir() or any(directory.glob("mp_rank_00_*")):
-            raise UserError(
-                f"{role}.load: {directory} has Megatron's files per rank; convert it with convert_ckpt.py "
-                "--load-model-type mcore --save-model-type mcore --ckpt-format torch_dist"
-            )
-        if not (directory / name).is_file():
-            raise UserError(f"{role}.load: {directory} is not a complete torch_dist checkpoint, {name} is missing")
-    with TorchDistReader(directory) as reader:
-        DistSource(reader, ordered_weights(info.architecture))
+    if (directory / "mp_rank_00").is_dir() or any(directory.glob("mp_rank_00_*")):
+        raise UserError(
+            f"{role}.load: {directory} has Megatron's files per rank; convert it with convert_ckpt.py "
+            "--load-model-type mcore --save-model-type mcore --ckpt-format torch_dist"
+        )
+    try:
+        with TorchDistReader(directory) as reader:
+            DistSource(reader, ordered_weights(info.architecture))
+            reader.check_loadable()
+    except UserError as error:
+        raise UserError(f"{role}.load: {error}") from None
     obstacle = unsupported_for_training(info.architecture)
     if obstacle is not None:
         raise UserError(f"{role}.load: {config.load} cannot be trained or scored here: {obstacle}")

@@ -145,12 +145,9 @@ class Session:
                 "write another run_dir"
             )
         for directory in saved.roles.values():
-            try:
-                TorchDistReader(directory).close()
+            with self._naming_the_way_back(directory), TorchDistReader(directory) as reader:
+                reader.check_loadable()
                 read_checkpoint_info(directory)
-            except UserError as error:
-                manifest = self.run_dir / "checkpoints" / f"{directory.name}.json"
-                raise UserError(f"{error}; delete {manifest} to go back to the checkpoint before it") from None
         for role, settings in self._trained.items():
             started = read_checkpoint_info(latest_iteration_dir(Path(settings.load))).architecture
             if read_checkpoint_info(saved.roles[role]).architecture != started:
@@ -165,6 +162,17 @@ class Session:
         print(f"resuming after iteration {self.completed} of {self.training.train_iters}", flush=True)
         for line in run_directory.changed_keys(self.run_dir, resolved_yaml(self.config)):
             print(line, flush=True)
+
+    @contextmanager
+    def _naming_the_way_back(self, directory: Path) -> Iterator[None]:
+        """Add to what is wrong with a role's ``directory`` of this run how to do without that checkpoint."""
+        try:
+            yield
+        except UserError as error:
+            if str(directory) not in str(error):
+                raise
+            manifest = self.run_dir / "checkpoints" / f"{directory.name}.json"
+            raise UserError(f"{error}; delete {manifest} to go back to the checkpoint before it") from None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -199,7 +207,11 @@ class Session:
 
         ``total_steps``: optimizer steps of the whole run.
         """
-        model = launch(self.source(role), total_steps, self._resumed is not None)
+        if self._resumed is None:
+            model = launch(self.source(role), total_steps, False)
+        else:
+            with self._naming_the_way_back(self.source(role)):
+                model = launch(self.source(role), total_steps, True)
         self._models[role] = model
         return model
 

@@ -181,7 +181,7 @@ class RayRanks:
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
                 failures[ranks[done[0]]] = error
         if failures:
-            raise refused_file(self.name, failures) or WorkerError(self._report(failures))
+            raise told_by_ranks(self.name, failures) or WorkerError(self._report(failures))
         if pending:
             late = ", ".join(str(ranks[call]) for call in pending)
             raise WorkerError(
@@ -276,12 +276,16 @@ def _local_ranks(hosts: list[str]) -> list[int]:
     return [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
 
 
-def refused_file(name: str, failures: dict[int, RayError]) -> UserError | None:
-    """What the operating system refused to a rank, such as a write to a full disk, where that explains the failures."""
+def told_by_ranks(name: str, failures: dict[int, RayError]) -> UserError | None:
+    """A mistake or a refusal of the operating system, as on a full disk, that a rank has told, if no rank has died."""
     causes = [error.cause for error in failures.values() if isinstance(error, RayTaskError)]
+    if len(causes) < len(failures):
+        return None
+    mistakes = [cause for cause in causes if isinstance(cause, UserError)]
     refused = [cause for cause in causes if isinstance(cause, OSError) and cause.filename is not None]
-    is_all = len(causes) == len(failures)  # no rank has died
-    return UserError(f"{name}: {describe_os_error(refused[0])}") if refused and is_all else None
+    if not mistakes and not refused:
+        return None
+    return mistakes[0] if mistakes else UserError(f"{name}: {describe_os_error(refused[0])}")
 
 
 def _own_traceback(error: RayError) -> str:

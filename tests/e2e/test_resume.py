@@ -1,5 +1,6 @@
 """A run that was killed and started again by the same command equals the one that was not, bit for bit."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from mindllm.checkpoint import convert_hf_to_mcore
+from mindllm.checkpoint import convert_hf_to_mcore, convert_mcore_to_hf
+from mindllm.checkpoint.torch_dist import TorchDistReader
+from mindllm.errors import UserError
 from tests.e2e.processes import assert_gone
 from tests.e2e.runs import (
     ACTOR,
@@ -148,19 +151,43 @@ def test_a_copied_run_goes_on_in_its_own_directory(workspace, uninterrupted, tmp
     assert (tmp_path / "copy/checkpoints/actor/iter_0000007").is_dir()
 
 
+def changed_in_the_middle(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes(64) + content[middle + 64 :]
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [("*.distcp", b"x" * 100, "is truncated: 100 bytes"), ("mindllm.json", bytes(200), "is broken")],
+    ("name", "damage", "said"),
+    [
+        ("*.distcp", lambda content: content[:100], "is truncated: 100 bytes"),
+        ("*.distcp", lambda content: bytes(len(content)), "is damaged at tensor decoder.final_layernorm.weight"),
+        ("*.distcp", changed_in_the_middle, r"is damaged at tensor optimizer\.\S+: its entry data/0 does not have its"),
+        ("mindllm.json", lambda content: bytes(200), "is broken"),
+        ("common.pt", lambda content: content[:-1], "is damaged: File is not a zip file"),
+        ("common.pt", lambda content: b"", "is damaged: File is not a zip file"),
+        ("metadata.json", lambda content: b"", "is damaged: Expecting value"),
+    ],
 )
 def test_a_damaged_checkpoint_of_the_run_is_named_with_the_way_back(
-    workspace, uninterrupted, tmp_path, name, content, said
+    workspace, uninterrupted, tmp_path, name, damage, said
 ):
     shutil.copytree(uninterrupted, tmp_path / "run")
     damaged = next((tmp_path / "run/checkpoints/actor/iter_0000006").glob(name))
-    damaged.write_bytes(content)
+    damaged.write_bytes(damage(damaged.read_bytes()))
     outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *SHORT, "training.train_iters=7"), status=2)
-    assert f"{damaged} {said}" in outcome.err
-    assert "run/checkpoints/iter_0000006.json to go back" in outcome.err
+    (error,) = outcome.err.splitlines()
+    assert re.search(f"{damaged} {said}", error)
+    assert "run/checkpoints/iter_0000006.json to go back" in error
+
+
+def test_a_damaged_weight_is_not_exported(workspace, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted / "checkpoints/actor", tmp_path / "actor")
+    (data,) = (tmp_path / "actor/iter_0000006").glob("*.distcp")
+    with TorchDistReader(data.parent) as reader:
+        weight = reader.read("output_layer.weight").tobytes()
+    data.write_bytes(data.read_bytes().replace(weight, weight[:-1] + b"?"))
+    with pytest.raises(UserError, match=f"{data} is damaged at tensor output_layer.weight: its entry data/0 does not"):
+        convert_mcore_to_hf(tmp_path / "actor", tmp_path / "hf")
 
 
 def test_a_run_is_not_resumed_with_another_architecture(workspace, uninterrupted, tmp_path):

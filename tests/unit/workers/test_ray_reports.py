@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from mindllm.errors import UserError
-from mindllm.workers.ray_ranks import RayCluster, RayRanks, refused_file
+from mindllm.workers.ray_ranks import RayCluster, RayRanks, told_by_ranks
 
 
 @pytest.fixture
@@ -69,9 +69,18 @@ def test_a_file_that_the_system_refused_to_all_ranks_is_one_sentence():
     refused = OSError(errno.ENOSPC, "No space left on device", "/run/iter_0000002.tmp/__0_0.distcp")
     failures: dict[int, Any] = {rank: RayTaskError("call", "Traceback ...", refused) for rank in (0, 1)}
     sentence = "actor: /run/iter_0000002.tmp/__0_0.distcp: No space left on device; free some space and start the same"
-    assert str(refused_file("actor", failures)).startswith(sentence)
-    assert refused_file("actor", {0: failures[0], 1: RayActorError()}) is None
-    assert refused_file("actor", {0: RayTaskError("call", "Traceback ...", ConnectionResetError(104, "reset"))}) is None
+    assert str(told_by_ranks("actor", failures)).startswith(sentence)
+    assert told_by_ranks("actor", {0: failures[0], 1: RayActorError()}) is None
+    assert (
+        told_by_ranks("actor", {0: RayTaskError("call", "Traceback ...", ConnectionResetError(104, "reset"))}) is None
+    )
+
+
+def test_a_mistake_that_a_rank_tells_is_its_own_sentence():
+    mistake = UserError("iter_0000002/__0_0.distcp is damaged")
+    failures: dict[int, Any] = {1: RayTaskError("call", "Traceback ...", mistake)}
+    assert told_by_ranks("actor", failures) is mistake
+    assert told_by_ranks("actor", {**failures, 0: RayActorError()}) is None
 
 
 def test_a_temporary_directory_that_ray_cannot_use_is_named(monkeypatch):
