@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
 from mindllm.errors import UserError
-from mindllm.rewards.worker import READY, VALUE, Completion, Function
+from mindllm.rewards.output import Output
+from mindllm.rewards.worker import LOST_CONNECTION, READY, VALUE, Completion, Function
 
 _START_TIMEOUT_S = 120.0  # a user's file may import much
 _MAX_CHUNK = 64  # completions sent to a worker at once
@@ -49,16 +50,21 @@ class _Chunk(NamedTuple):
 class _Process:
     """A worker process and what it is doing."""
 
-    def __init__(self, functions: Sequence[Function]) -> None:
+    def __init__(self, functions: Sequence[Function], shown: int = 0) -> None:
+        """Start it; ``shown`` bytes of what its predecessors printed are on the run's output."""
         ours, theirs = Pipe()
         is_main_thread = threading.current_thread() is threading.main_thread()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), str(int(is_main_thread))],
             stdin=subprocess.PIPE,  # never written to: its end tells the worker that we are gone
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # its children can be killed with it, and Ctrl-C reaches only the driver
         )
         theirs.close()
+        assert self._process.stdout is not None
+        self.output = Output(self._process.stdout.fileno(), shown)
         self.connection: Connection = ours
         self.is_ready = False
         self.chunk: _Chunk | None = None
@@ -78,7 +84,9 @@ class _Process:
         try:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
-            return "closed its connection"
+            code = LOST_CONNECTION
+        if code == LOST_CONNECTION:
+            return "lost its connection: a reward must not close files that it has not opened"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def kill(self) -> None:
@@ -86,8 +94,10 @@ class _Process:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.connection.close()
-        assert self._process.stdin is not None
+        self.output.finish()
+        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
+        self._process.stdout.close()
 
 
 class WorkerPool:
@@ -186,10 +196,10 @@ class WorkerPool:
                 else:
                     raise UserError(f"a reward function could not be loaded:\n{content}")
         except (EOFError, OSError):
-            return Outcome("error", text=f"the reward process {worker.exit_text()}")
+            return Outcome("error", text=f"the reward process {worker.exit_text()}{worker.output.last_lines()}")
         if worker.is_waited_for and time.monotonic() > worker.deadline:
             limit = self._timeout_s if worker.is_ready else _START_TIMEOUT_S
-            return Outcome("timeout", text=f"no result within {limit:g} s")
+            return Outcome("timeout", text=f"no result within {limit:g} s{worker.output.last_lines()}")
         return None
 
     def _fail(self, number: int, failure: Outcome, pending: deque[_Chunk], outcomes: list[tuple[int, Outcome]]) -> None:
@@ -204,4 +214,4 @@ class WorkerPool:
 
     def _replace(self, number: int) -> None:
         self._workers[number].kill()
-        self._workers[number] = _Process(self._functions)
+        self._workers[number] = _Process(self._functions, self._workers[number].output.shown)

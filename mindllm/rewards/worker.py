@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ class Completion(NamedTuple):
 # What a worker sends: READY once, then for each completion (VALUE, float or None) or (ERROR, traceback);
 # or, instead of READY, (ERROR, traceback of the loading).
 READY, VALUE, ERROR = "ready", "value", "error"
+# The exit code after a user's function has closed the connection.
+LOST_CONNECTION = 76
 
 
 def as_function(spec: RewardSpec) -> Function:
@@ -49,6 +52,9 @@ def as_function(spec: RewardSpec) -> Function:
 def main(connection_fd: int, dies_with_parent_thread: bool) -> None:
     """Serve until the connection closes."""
     _die_with_parent(dies_with_parent_thread)
+    for stream in (sys.stdout, sys.stderr):  # what is printed before a hang or a death must not stay in a buffer
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
     connection = Connection(connection_fd)
     try:
         functions: list[Function] = connection.recv()
@@ -64,6 +70,8 @@ def main(connection_fd: int, dies_with_parent_thread: bool) -> None:
                 connection.send(_outcome(scorers[which], completion))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+    except OSError:
+        os._exit(LOST_CONNECTION)  # an ordinary end would print what it cannot close
 
 
 def _die_with_parent(dies_with_parent_thread: bool) -> None:

@@ -29,6 +29,9 @@ def behave(completions, prompts, **columns):
         os._exit(7)
     if text == "hang":
         time.sleep(1000)
+    if text.startswith("run: "):
+        exec(text.removeprefix("run: "))
+        return [1.0]
     if text == "none":
         return [None]
     if text == "wrong length":
@@ -71,7 +74,7 @@ FAILURES = {
     "raise": "KeyError: 'my mistake'",
     "exit": "SystemExit: 3",
     "die": "the reward process ended with exit code 7",
-    "hang": "no result within 0.5 s",
+    "hang": "no result within 2 s",
     "wrong length": "ValueError: a reward function must return one value per completion: 1 completion, 2 values",
     "no list": "TypeError: a reward function must return a list, found float",
     "text": "TypeError: a reward must be a number or None, found str",
@@ -82,7 +85,7 @@ FAILURES = {
 
 @pytest.fixture(scope="module")
 def zero_runner(plugin):
-    with RewardRunner([Spec("behave", plugin)], "zero", timeout_s=0.5, num_workers=1) as runner:
+    with RewardRunner([Spec("behave", plugin)], "zero", timeout_s=2, num_workers=1) as runner:
         yield runner
 
 
@@ -97,6 +100,57 @@ def test_a_failing_item_counts_as_zero_and_spares_its_neighbours(zero_runner, fa
     )
     assert FAILURES[failure] in result.first_traceback
     assert result.dropped == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.close(1)",
+        "os.close(2)",
+        "sys.stdout.close()",
+        "sys.stderr.close()",
+        "os.closerange(0, 3)",
+        "sys.stdout = None",
+    ],
+)
+def test_a_reward_may_close_its_output(plugin, capfd, code):
+    with RewardRunner([Spec("behave", plugin)], num_workers=1) as runner:
+        assert runner.score(_items("a", f"run: {code}", "abc")).total == [1.0, 1.0, 3.0]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_reward_that_closes_the_files_of_its_process_gets_one_sentence(plugin, capfd):
+    with RewardRunner([Spec("behave", plugin)], "zero", num_workers=1) as runner:
+        result = runner.score(_items("a", "run: os.closerange(0, 500)", "abc"))
+    assert (result.total, result.errors) == ([1.0, 0.0, 3.0], 1)
+    _, sentence = result.first_traceback.split(":\n")
+    assert sentence == ("the reward process lost its connection: a reward must not close files that it has not opened")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "write", ["print('é' * 50_000)", "os.write(1, b'x' * 60_000)", "sys.stderr.write('x' * 60_000)"]
+)
+def test_what_rewards_print_is_shown_up_to_a_limit(plugin, capsys, write):
+    with RewardRunner([Spec("behave", plugin)], "zero", timeout_s=5, num_workers=1) as runner:
+        printed = [f"run: {write}"] * 3
+        result = runner.score(
+            _items("run: print('first')", *printed, "run: print('last'); os._exit(3)", *printed, "abc")
+        )
+    shown = capsys.readouterr().out
+    assert result.total == [1.0] * 4 + [0.0] + [1.0] * 3 + [3.0]
+    assert result.first_traceback.endswith("last") and len(result.first_traceback) < 3000
+    assert "the reward process ended with exit code 3; it printed last:" in result.first_traceback
+    assert shown.startswith("first\n") and "\ufffd" not in shown
+    end = "(a reward process has printed more than 256 KiB; the rest is not shown)"
+    assert shown.count(end) == 1 and 256 * 1024 <= len(shown.encode()) < 257 * 1024
+
+
+def test_what_is_printed_before_a_hang_is_told(plugin, capsys):
+    with RewardRunner([Spec("behave", plugin)], "zero", timeout_s=0.5, num_workers=1) as runner:
+        result = runner.score(_items("run: print('step 1'); time.sleep(1000)"))
+    assert result.first_traceback.endswith("no result within 0.5 s; it printed last:\nstep 1")
+    assert capsys.readouterr().out == "step 1\n"
 
 
 def test_the_traceback_shows_the_users_code_only(zero_runner):
