@@ -59,8 +59,12 @@ def _composed(file: Path, above: list[Path], choices: list[str]) -> dict[str, An
     except yaml.YAMLError as error:
         raise UserError(f"{file} or a file it names is not YAML: {_one_line(error)}") from error
     except ConfigCompositionException as error:
+        if "must be a DictConfig" in str(error):
+            raise UserError(f"{file} is a list, not a mapping of sections") from error
         raise UserError(f"config '{name}': {_composition_sentence(error, [directory, *above])}") from error
-    except (HydraException, OmegaConfBaseException) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} or a file it names is not YAML: it is not UTF-8 text ({error.reason})") from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: of what `defaults` is
         raise UserError(f"config '{name}': {_one_line(error)}") from error
     if not isinstance(raw, dict):
         raise UserError(f"config '{name}' is empty or not a mapping of sections")
@@ -91,4 +95,6 @@ def _composition_sentence(error: Exception, directories: list[Path]) -> str:
 
 def _one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:4])
+    # OmegaConf adds which key it was, which is said already, and of which of its classes.
+    told = [line for line in lines if not line.startswith(("full_key:", "object_type="))]
+    return " ".join(told[:4])

@@ -64,6 +64,8 @@ def unknown_flag(flag: str, sections: Mapping[str, Iterable[str]]) -> str | None
         sections: keys by the section's dotted name.
     """
     name = flag.strip("-").replace("-", "_")
+    if "." in name:
+        return f"keys are written without dashes, {name}=VALUE"
     for section, keys in sections.items():
         if name in keys:
             return f"keys are written without dashes, {section}.{name}=VALUE"

@@ -30,6 +30,7 @@ def apply_overrides(raw: MutableMapping[str, Any], overrides: list[str]) -> None
         removes = key.startswith("~")
         if not equals and not removes:
             raise UserError(f"'{override}' is not an override: write key=value, e.g. training.lr=1e-5")
+        _refuse_hydras_own(key.lstrip("+~"), override)
         path = _canonical(key.lstrip("+~").strip())
         if not all(path):
             raise UserError(f"'{override}' is not an override: write key=value, e.g. training.lr=1e-5")
@@ -41,6 +42,13 @@ def apply_overrides(raw: MutableMapping[str, Any], overrides: list[str]) -> None
             stale = [path] if removes else [[*role.split("."), path[1]] for role in _roles_that_read(path[1])]
             for old in stale:
                 _remove(raw, old)
+
+
+def _refuse_hydras_own(key: str, override: str) -> None:
+    if key.partition("/")[0].partition(".")[0] == "hydra":
+        raise UserError(f"'{override}': hydra has nothing to set here; training.run_dir says where a run lies")
+    if "/" in key:
+        raise UserError(f"'{override}' is not an override: write {key.replace('/', '.')}=VALUE, with dots")
 
 
 def _roles_that_read(key: str) -> list[str]:

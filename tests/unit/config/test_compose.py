@@ -127,7 +127,8 @@ def test_a_missing_directory_is_named(config_dir: Path):
     [
         ("training: [1, 2\n", "is not YAML"),
         ("training:\n  lr: 1\n  lr: 2\n", "duplicate key"),
-        ("- a\n- b\n", "written"),
+        ("- a\n- b\n", "written.yaml is a list, not a mapping of sections"),
+        ("defaults: model\n", "defaults must be a list"),
         ("", "training.stage is missing"),
         ("defaults:\n  - model: [gone]\n", "model file 'gone', which does not exist"),
     ],
@@ -136,6 +137,12 @@ def test_a_file_that_cannot_be_composed_is_named(write, config_dir: Path, text, 
     with pytest.raises(UserError) as refused:
         compose_config(write(text), [], str(config_dir))
     assert fragment in str(refused.value)
+
+
+def test_a_file_that_is_no_text_is_named(config_dir: Path):
+    (config_dir / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="binary.yaml .*: it is not UTF-8 text"):
+        compose_config("binary", [], str(config_dir))
 
 
 def test_a_model_file_whose_key_is_not_its_name_is_explained(config_dir: Path):
@@ -166,6 +173,8 @@ def test_a_training_override_of_a_rule_reward_key_leaves_the_reward_section_alon
     ("override", "fragment"),
     [
         ("~training.sede", "override '~training.sede': there is no such key to remove"),
+        ("training/lr=3", "is not an override: write training.lr=VALUE"),
+        ("hydra.run.dir=x", "training.run_dir says where a run lies"),
         ("=3", "'=3' is not an override: write key=value"),
         ("training.seed=99999999999999999999", "training.seed"),
     ],

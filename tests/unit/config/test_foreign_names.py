@@ -9,7 +9,7 @@ from mindllm.checkpoint.cli import main as convert
 from mindllm.config import build_config
 from mindllm.config.architecture import ARCHITECTURE_KEYS
 from mindllm.config.cli import parse_command
-from mindllm.config.foreign import foreign_answer
+from mindllm.config.foreign import foreign_answer, unknown_section
 from mindllm.config.foreign_names import ABSENT, RENAMED, SECTIONS_ELSEWHERE
 from mindllm.config.layers import ALLOWED_IN_ROLE, KEYS_BY_SECTION, SECTIONS
 from mindllm.data.flags import build_parser as preprocess_parser
@@ -182,6 +182,7 @@ def test_a_stage_of_another_toolkit_gets_an_answer_too(grpo, key, value, fragmen
             "--train-iters",
             "unknown argument --train-iters: keys are written without dashes, training.train_iters=VALUE",
         ),
+        ("--training.lr=1", "keys are written without dashes, training.lr=VALUE"),
         ("--lr=1", f"keys are written without dashes, {ACTOR}.lr=VALUE"),
         ("--use_vllm", "the built-in engine"),
         ("--learning-rate", "write lr"),
@@ -259,3 +260,19 @@ def test_what_is_said_of_absent_names_points_at_keys_that_exist():
     for answer in ABSENT.values():
         for section, key in re.findall(r"\b(training|algorithm|reward|critic)\.(\w+)", answer):
             assert key in KEYS_BY_SECTION[section], answer
+
+
+@pytest.mark.parametrize(
+    ("section", "keys", "said"),
+    [
+        ("policy", {"model_name": "m"}, "write its keys in actor_rollout_ref.actor_rollout; .*model_name -> load"),
+        ("grpo", {"num_prompts_per_step": 32}, "num_prompts_per_step -> training.global_batch_size"),
+        ("loss_fn", {"ratio_clip_min": 0.2}, "ratio_clip_min -> clip_ratio_low"),
+        ("cluster", {"gpus_per_node": 8}, "write its keys in resource_pool; .*gpus_per_node -> resource_pool"),
+        ("checkpointing", {"save_period": 10}, "save_period -> training.save_interval"),
+        ("logger", {"wandb_enabled": True}, "wandb_enabled -> training.trackers"),
+        ("env", {"math": {"num_workers": 8}}, "write its keys in reward.functions"),
+    ],
+)
+def test_sections_of_nemo_rl_are_answered(section, keys, said):
+    assert re.search(said, unknown_section(section, keys, SECTIONS))
