@@ -216,7 +216,6 @@ RENAMED: Mapping[str, str] = {
     "wandb_enabled": "training.trackers: jsonl,wandb",
     "tensorboard_enabled": "training.trackers: jsonl,tensorboard",
     "wandb_org": "training.wandb_entity",
-    "wandb_key": "the environment variable WANDB_API_KEY",
     "save_hf_ckpt": "training.export_hf",
     "validation_data_dir": "training.eval_data_path",
     "num_completions_to_print": "training.sample_dump_interval (responses are in samples/ of the run)",
@@ -264,7 +263,6 @@ RENAMED: Mapping[str, str] = {
     "reward_num_gpus_per_node": "resource_pool.reward",
     "world_size": "resource_pool.actor_rollout",
     "integrated_mode": "num_gpus_for_infer (0: the processes that train also generate)",
-    "device": "the environment variable MINDLLM_DEVICE",
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
     "tp_size": "tensor_model_parallel_size",
@@ -402,6 +400,8 @@ ABSENT: Mapping[str, str] = {
     "aux_loss_coef ptx_coef": "the loss has the policy's term, a KL term and an entropy term, nothing else",
     "log_level* disable_tqdm logging_first_step logging_nan_inf_filter log_entropy log_unique_prompts profiler "
     "nsys_options monitor_gpus": "what is shown and logged has nothing to set but training.log_interval",
+    "wandb_key": "the environment variable WANDB_API_KEY says it",
+    "device": "the environment variable MINDLLM_DEVICE says it",
     "neftune_noise_alpha": "no noise is added to embeddings",
     "hybrid_engine use_integrated_worker colocate*": "resource_pool says which models share processes, and "
     "num_gpus_for_infer whether generation has its own",
