@@ -1,6 +1,6 @@
 """Checkpoints: conversion, and what lies beside the tensors. Importing this does not import torch."""
 
-from mindllm.checkpoint.chat_files import add_chat_template, add_end_tokens
+from mindllm.checkpoint.chat_files import add_chat_template, add_end_tokens, set_eos_token
 from mindllm.checkpoint.converter import convert, convert_hf_to_mcore, convert_mcore_to_hf
 from mindllm.checkpoint.divisibility import SizeNames, check_layout
 from mindllm.checkpoint.info import (
@@ -25,5 +25,6 @@ __all__ = [
     "copy_hf_files",
     "latest_iteration_dir",
     "read_checkpoint_info",
+    "set_eos_token",
     "write_checkpoint_info",
 ]

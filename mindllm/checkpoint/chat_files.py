@@ -30,6 +30,19 @@ def add_end_tokens(hf_dir: Path, ends: Sequence[int]) -> None:
         _write(path, generation | {"eos_token_id": _joined(ends, own)})
 
 
+def set_eos_token(hf_dir: Path, end_tokens: Sequence[str]) -> None:
+    """Make the tokenizer in ``hf_dir`` name the first of ``end_tokens`` as its EOS, unless it names one of them."""
+    path = hf_dir / "tokenizer_config.json"
+    config = read_json(path)
+    named = config.get("eos_token")
+    if not config or (named["content"] if isinstance(named, dict) else named) in end_tokens:
+        return
+    _write(path, config | {"eos_token": end_tokens[0]})
+    older = hf_dir / "special_tokens_map.json"
+    if special := read_json(older):
+        _write(older, special | {"eos_token": end_tokens[0]})
+
+
 def add_chat_template(hf_dir: Path, chat_template: str) -> None:
     """Write ``chat_template`` (jinja) for the tokenizer in ``hf_dir``, unless it has one of its own."""
     path = hf_dir / _TEMPLATE_NAME

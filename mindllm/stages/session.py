@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 from mindllm import __version__
 from mindllm.checkpoint import (
@@ -17,6 +17,7 @@ from mindllm.checkpoint import (
     copy_hf_files,
     latest_iteration_dir,
     read_checkpoint_info,
+    set_eos_token,
     write_checkpoint_info,
 )
 from mindllm.checkpoint.run_state import RunState, Saved, complete_iterations
@@ -31,6 +32,9 @@ from mindllm.stages.run_directory import DataOrigin, DataSet, Frozen, find_froze
 from mindllm.workers.cluster import Cluster
 from mindllm.workers.ref import Ref
 from mindllm.workers.trained import TrainedModel, UpdateResult
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PHASES = {
     "weight_sync": "copying weights to the generation ranks",
@@ -318,13 +322,17 @@ class Session:
             add_chat_template(hf_dir, record.chat_template)
         if info.head == "lm" and self._end_ids:
             add_end_tokens(hf_dir, self._end_ids)
+            set_eos_token(hf_dir, self._tokenizer.convert_ids_to_tokens(self._end_ids))
 
     @cached_property
     def _end_ids(self) -> list[int]:
         """The tokens that the actor is trained to end answers with; [] where its data does not say."""
         actor = self.config.actor
-        tokenizer = load_tokenizer(actor.tokenizer_name_or_path or self.hf_dir("actor"))
-        return actor.eos_token_ids or template_end_ids(tokenizer, [actor.data_path])
+        return actor.eos_token_ids or template_end_ids(self._tokenizer, [actor.data_path])
+
+    @cached_property
+    def _tokenizer(self) -> "PreTrainedTokenizerBase":
+        return load_tokenizer(self.config.actor.tokenizer_name_or_path or self.hf_dir("actor"))
 
     def export(self) -> None:
         """Write the final actor as a Hugging Face model where ``training.export_hf`` asks for it.

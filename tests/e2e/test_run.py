@@ -159,6 +159,7 @@ def test_a_base_model_stops_and_is_exported_as_the_template_of_its_data_says(wor
     post_train(arguments)
     model, exported = (kind.from_pretrained(tmp_path / "export") for kind in (AutoModelForCausalLM, AutoTokenizer))
     assert model.generation_config.eos_token_id == model.config.eos_token_id == [end, 0]
+    assert (exported.eos_token, exported.pad_token) == ("then", "<|endoftext|>")
     turns = [{"role": "user", "content": "say 7"}, {"role": "assistant", "content": "7"}]
     assert exported.apply_chat_template(turns[:1], add_generation_prompt=True, tokenize=False) == "say 7 "
     assert exported.apply_chat_template(turns, tokenize=False) == "say 7 7 then"

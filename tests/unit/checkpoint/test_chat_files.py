@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from mindllm.checkpoint import add_chat_template, add_end_tokens
+from mindllm.checkpoint import add_chat_template, add_end_tokens, set_eos_token
 from mindllm.checkpoint.chat_files import read_json
 
 CONFIG = {"model_type": "llama", "bos_token_id": 1, "pad_token_id": 9}
@@ -97,3 +97,19 @@ def test_a_chat_template_of_the_tokenizers_own_is_kept(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "own"}')
     add_chat_template(tmp_path, "another")
     assert not (tmp_path / "chat_template.jinja").exists()
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [(["<turn>", "<doc>"], "<doc>"), (["<turn>"], "<turn>"), (["<turn>", "<call>"], "<turn>")],
+)
+def test_a_tokenizer_ends_texts_where_the_model_ends_answers(ends: list[str], expected: str, tmp_path: Path) -> None:
+    words = {"<doc>": 0, "<turn>": 1, "<call>": 2}
+    backend = Tokenizer(WordLevel(words, unk_token="<doc>"))
+    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<doc>", pad_token="<doc>").save_pretrained(tmp_path)
+    (tmp_path / "special_tokens_map.json").write_text('{"eos_token": "<doc>", "pad_token": "<doc>"}')
+    set_eos_token(tmp_path, ends)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert (tokenizer.eos_token, tokenizer.eos_token_id, tokenizer.pad_token) == (expected, words[expected], "<doc>")
+    assert len(tokenizer) == 3
+    assert read_json(tmp_path / "special_tokens_map.json")["eos_token"] == expected
