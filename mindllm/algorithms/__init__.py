@@ -22,6 +22,7 @@ from mindllm.algorithms.kl import KL_ESTIMATORS, KlLoss, kl_loss, kl_penalty
 from mindllm.algorithms.losses import PolicyLoss, policy_loss, sft_loss
 from mindllm.algorithms.preferences import PairwiseLoss, bradley_terry_loss
 from mindllm.algorithms.returns import gae, token_rewards
+from mindllm.algorithms.scaling import mean
 from mindllm.algorithms.values import ValueLoss, explained_variance, value_loss
 from mindllm.algorithms.whitening import masked_whiten
 
@@ -48,6 +49,7 @@ __all__ = [
     "make_kl_controller",
     "masked_sum",
     "masked_whiten",
+    "mean",
     "policy_loss",
     "sft_loss",
     "token_mean",

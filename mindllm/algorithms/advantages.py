@@ -6,21 +6,24 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mindllm.algorithms.scaling import scale_of
+
 GroupEstimator = Literal["group_norm", "group_mean"]
 
 # Rewards that differ by less than this share of the largest of them differ by float noise (1.2e-7 in fp32) only.
 _NOISE = 1e-6
 
 
-def _group_norm(centred: Tensor, std: Tensor, eps: float) -> Tensor:
-    return centred / (std + eps)
+def _group_norm(std: Tensor, one: Tensor, eps: float) -> Tensor:
+    return std + eps * one
 
 
-def _group_mean(centred: Tensor, std: Tensor, eps: float) -> Tensor:
-    return centred
+def _group_mean(std: Tensor, one: Tensor, eps: float) -> Tensor:
+    return one
 
 
-# name -> f(reward - group mean [n], unbiased group std [n], eps) -> advantage [n]
+# name -> f(unbiased group std [n], what 1 is in the unit of the rewards [n], eps) -> [n], what the distance from the
+# group's mean is divided by
 ADVANTAGE_ESTIMATORS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "group_norm": _group_norm,
     "group_mean": _group_mean,
@@ -41,7 +44,8 @@ def group_advantages(
 
     A NaN reward means that there is no opinion on that response: it counts neither in the mean nor in the deviation,
     and its advantage is 0. A group with fewer than two rewards, or whose spread is float noise, has advantage exactly 0
-    (a division by ``0 + eps`` would make a gradient out of rounding).
+    (a division by ``0 + eps`` would make a gradient out of rounding). Rewards may be as large as floats are: only a
+    result that no float holds is infinite, as one of ``group_mean`` may be.
 
     Args:
         rewards: ``[n]`` float, one per response.
@@ -65,6 +69,9 @@ def group_advantages(
     num_groups = int(group.max()) + 1 if len(group) else 0
     known = ~torch.isnan(rewards)
     values = torch.where(known, rewards.double(), 0.0)
+    # Each group is computed in a unit of its own, 1 unless its rewards are so large that sums or squares overflow.
+    one = scale_of(values.new_zeros(num_groups).scatter_reduce(0, group, values.abs(), "amax"))[group]
+    values = values * one
 
     def group_sum(per_response: Tensor) -> Tensor:  # [n] -> [num_groups]
         return per_response.new_zeros(num_groups).index_add_(0, group, per_response)
@@ -74,7 +81,7 @@ def group_advantages(
     centred = torch.where(known, values - mean[group], 0.0)
     std = (group_sum(centred.square()) / (counts - 1).clamp(min=1)).sqrt()
     usable = known & ~_without_spread(centred, values, group, num_groups)[group] & (counts > 1)[group]
-    advantages = ADVANTAGE_ESTIMATORS[estimator](centred, std[group], eps)
+    advantages = centred / ADVANTAGE_ESTIMATORS[estimator](std[group], one, eps)
     return torch.where(usable, advantages, 0.0).to(rewards.dtype)
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mindllm.algorithms.aggregation import check_flat, neutralised
+from mindllm.algorithms.scaling import scale_of
 
 _EPS = 1e-8
 
@@ -24,18 +25,20 @@ def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tens
         shift_mean: whether the mean becomes 0.
 
     Returns:
-        ``[num_tokens]`` in the dtype of ``values``, 0 where masked; computed in fp64.
+        ``[num_tokens]`` in the dtype of ``values``, 0 where masked; computed in fp64, without overflow.
 
     Raises:
         ValueError: wrong shapes.
     """
     check_flat(values=values, mask=mask)
     exact = neutralised(values.double(), mask)
+    one = scale_of(exact.abs().amax()) if len(exact) else exact.new_ones(())  # what 1 is in the unit of ``exact``
+    exact = exact * one
     count = mask.sum()
     mean = exact.sum() / count.clamp(min=1)
     centred = torch.where(mask, exact - mean, 0.0)
     variance = centred.square().sum() / (count - 1).clamp(min=1)
-    whitened = centred * torch.rsqrt(variance + _EPS)
+    whitened = centred * torch.rsqrt(variance + _EPS * one.square())
     if not shift_mean:
-        whitened = whitened + mean
+        whitened = whitened + mean / one
     return torch.where(mask, whitened, 0.0).to(values.dtype)

@@ -150,4 +150,4 @@ class Progress:
 
 def _short(value: Any) -> str:
     value = float(value)
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"

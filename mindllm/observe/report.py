@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from statistics import fmean
+from statistics import mean  # exact: fmean overflows where the sum is no float
 from typing import Any
 
 _ENDS = 10  # iterations averaged at either end of the run
@@ -38,7 +38,7 @@ def build_report(
         values = [float(record[name]) for record in records if record.get(name) is not None]
         if values:
             ends = max(1, min(_ENDS, len(values) // 2))
-            means = {"first": fmean(values[:ends]), "last": fmean(values[-ends:])}
+            means = {"first": mean(values[:ends]), "last": mean(values[-ends:])}
             report[label] = {"metric": name, **means, "over": ends, "values": len(values)}
     if resumes_after is not None:
         report["resumes_after"] = resumes_after

@@ -2,9 +2,12 @@
 
 import logging
 import math
+import sys
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from statistics import fmean
+from fractions import Fraction
+from statistics import mean
 from typing import Any, Literal, NamedTuple, Self
 
 from mindllm.errors import UserError
@@ -45,7 +48,7 @@ class RewardResult:
     def metrics(self) -> dict[str, float]:
         """Return the mean of each function over the items it has an opinion on, and the counts of failures."""
         opinions = {label: [v for v in values if v is not None] for label, values in self.per_function.items()}
-        means = {f"reward/{label}/mean": fmean(values) for label, values in opinions.items() if values}
+        means = {f"reward/{label}/mean": mean(values) for label, values in opinions.items() if values}
         counts = {"errors": self.errors, "timeouts": self.timeouts, "dropped": len(self.dropped)}
         return means | {f"reward/{name}": float(count) for name, count in counts.items()}
 
@@ -79,7 +82,7 @@ class RewardRunner:
         """Score the items; results do not depend on the number of processes.
 
         Raises:
-            RewardError: a call failed and ``on_error`` is "fail".
+            RewardError: a call failed and ``on_error`` is "fail", or no float holds a weighted sum.
         """
         completions = [Completion(item.prompt, item.completion, item.columns) for item in items]
         tasks = [Task(which, completion) for which in range(len(self._labels)) for completion in completions]
@@ -129,7 +132,9 @@ class RewardRunner:
         columns = [values[which * n : (which + 1) * n] for which in range(len(self._labels))]  # [functions][n]
         failed_items = {position % n for position in failures} if self._on_error == "drop" else set()
         return RewardResult(
-            total=[math.nan if i in failed_items else self._weighted([c[i] for c in columns]) for i in range(n)],
+            total=[
+                math.nan if i in failed_items else self._weighted([c[i] for c in columns], items[i]) for i in range(n)
+            ],
             per_function=dict(zip(self._labels, columns, strict=True)),
             dropped=[items[i].uid for i in sorted(failed_items)],
             errors=len(failures),
@@ -137,9 +142,25 @@ class RewardRunner:
             first_traceback=failures[min(failures)] if failures else None,
         )
 
-    def _weighted(self, values: Sequence[float | None]) -> float:
-        known = [weight * value for weight, value in zip(self._weights, values, strict=True) if value is not None]
-        return math.fsum(known) if known else math.nan
+    def _weighted(self, values: Sequence[float | None], item: RewardItem) -> float:
+        known = [
+            (weight, value, label)
+            for weight, value, label in zip(self._weights, values, self._labels, strict=True)
+            if value is not None
+        ]
+        if not known:
+            return math.nan
+        with suppress(OverflowError, ValueError):  # a product or a partial sum that no float holds
+            if math.isfinite(total := math.fsum(weight * value for weight, value, _ in known)):
+                return total
+        try:
+            return float(sum(Fraction(weight) * Fraction(value) for weight, value, _ in known))
+        except OverflowError:
+            weight, value, label = max(known, key=lambda one: abs(Fraction(one[0]) * Fraction(one[1])))
+            raise RewardError(
+                f"reward '{label}': {value:g} with weight {weight:g} makes the reward of {_start(item.completion)} "
+                f"larger than the largest float ({sys.float_info.max:.1e}); give it a smaller weight"
+            ) from None
 
 
 def _start(text: str) -> str:

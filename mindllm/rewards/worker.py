@@ -137,9 +137,13 @@ def checked(returned: Any) -> float | None:
         value = value.item()
     if not isinstance(value, (bool, int, float)):
         raise TypeError(f"a reward must be a number or None, found {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"a reward must be finite, found {value}; return None for no opinion")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError("a reward must be a number that a float holds, found a larger integer") from None
+    if not math.isfinite(number):
+        raise ValueError(f"a reward must be finite, found {number}; return None for no opinion")
+    return number
 
 
 def _outcome(score: Callable[[Completion], float | None], completion: Completion) -> tuple[str, Any]:

@@ -1,9 +1,12 @@
 """Group relative policy optimisation (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
 
-from mindllm.algorithms import broadcast_to_tokens, group_advantages, kl_penalty
+import torch
+
+from mindllm.algorithms import broadcast_to_tokens, group_advantages, kl_penalty, mean
 from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset
 from mindllm.data.sequences import Sequences
+from mindllm.errors import UserError
 from mindllm.stages.policy_update import is_on_policy, policy_steps, update_policy
 from mindllm.stages.reward_model import RewardModelScorer
 from mindllm.stages.rollouts import Rollouts, headline, known_mean, rollout_metrics, token_sums
@@ -80,8 +83,15 @@ def add_advantages(batch: Sequences, config: RunConfig) -> dict[str, float]:
         rewards = rewards - algorithm.kl_ctrl.kl_coef * penalties
         metrics["critic/kl/mean"] = float((penalties / batch.response_lengths.clamp(min=1)).mean())
     advantages = group_advantages(rewards, batch.prompt_index, algorithm.adv_estimator)
+    if not advantages.float().isfinite().all():
+        largest = float(rewards.nan_to_num(0.0).abs().max())
+        raise UserError(
+            f"algorithm.adv_estimator '{algorithm.adv_estimator}': rewards of up to {largest:.1e} "
+            f"give advantages that fp32 does not hold ({torch.finfo(torch.float32).max:.1e}); give the rewards smaller "
+            "weights, or use group_norm"
+        )
     batch.advantages = broadcast_to_tokens(advantages.float(), batch.response_lengths)
     metrics["critic/rewards/mean"] = known_mean(rewards)
-    metrics["critic/advantages/mean"] = float(advantages.mean())
+    metrics["critic/advantages/mean"] = mean(advantages)
     metrics["critic/advantages/zero_fraction"] = float((advantages == 0).double().mean())
     return metrics

@@ -12,12 +12,14 @@ from mindllm.algorithms import (
     kl_penalty,
     make_kl_controller,
     masked_whiten,
+    mean,
     token_rewards,
 )
 from mindllm.algorithms.controllers import KLController
 from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset
 from mindllm.data.sequences import FinishReason, Sequences
+from mindllm.errors import UserError
 from mindllm.stages.policy_update import mini_batches, policy_steps, sequences_per_iteration, update_policy
 from mindllm.stages.reward_model import RewardModelScorer
 from mindllm.stages.rollouts import Rollouts, headline, rollout_metrics, token_sums
@@ -168,13 +170,19 @@ def add_advantages(
         rewards = masked_whiten(rewards, batch.loss_mask, shift_mean=False)
     bootstrap = torch.where(cut, last_values, 0.0) if algorithm.bootstrap_truncated else None
     advantages, returns = gae(rewards, batch.values, batch.response_lengths, algorithm.gamma, algorithm.lam, bootstrap)
-    metrics["critic/rewards/mean"] = float(token_sums(rewards, batch).mean())
-    metrics["critic/advantages/mean"] = float(advantages.mean())
-    metrics["critic/returns/mean"] = float(returns.mean())
+    metrics["critic/rewards/mean"] = mean(token_sums(rewards, batch))
+    metrics["critic/advantages/mean"] = mean(advantages)
+    metrics["critic/returns/mean"] = mean(returns)
     metrics["critic/values/mean"] = float(batch.values.mean())
     if algorithm.whitens("step"):
         advantages = masked_whiten(advantages, batch.loss_mask)
     batch.advantages, batch.returns = advantages.float(), returns.float()
+    if not (batch.advantages.isfinite().all() and batch.returns.square().isfinite().all()):
+        raise UserError(
+            f"algorithm.adv_estimator 'gae': rewards of up to {float(scores.abs().max()):.1e} give returns whose "
+            f"squares, the critic's loss, fp32 does not hold ({torch.finfo(torch.float32).max:.1e}); give the rewards "
+            "smaller weights"
+        )
     if kl is not None:
         controller.update(metrics["critic/kl/mean"], len(batch))
     return metrics

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Self
 
 from torch import Tensor
 
+from mindllm.algorithms import mean
 from mindllm.checkpoint import read_checkpoint_info
 from mindllm.config import RewardModelConfig
 from mindllm.data import Prompt, chat_template_of, load_tokenizer, reads_alike
 from mindllm.data.retemplate import render_answered
 from mindllm.data.sequences import Sequences
+from mindllm.errors import UserError
 from mindllm.stages.rollouts import Rollouts
 from mindllm.stages.session import Session
 from mindllm.workers.reward import Reward
@@ -53,8 +55,15 @@ class RewardModelScorer:
             ids = [tokens[-self._limit :] for tokens in ids]
             sequences = Sequences.from_lists([tokens[:-1] for tokens in ids], [tokens[-1:] for tokens in ids])
         scores = self._model.scores(sequences).double()
-        metrics["reward/model/mean"] = float(scores.mean())
-        return batch.rewards.nan_to_num(0.0) + self._weight * scores, metrics
+        totals = batch.rewards.nan_to_num(0.0) + self._weight * scores
+        if not totals.isfinite().all():
+            first = int((~totals.isfinite()).nonzero()[0])
+            raise UserError(
+                f"reward_model: its score {float(scores[first]):g} with weight {self._weight:g} makes the reward of a "
+                f"response {float(totals[first]):g}; a reward must be finite"
+            )
+        metrics["reward/model/mean"] = mean(scores)
+        return totals, metrics
 
     def _in_own_words(self, batch: Sequences, rows: list[Prompt]) -> list[list[int]]:
         """Whole conversations, responses included, in the reward model's chat template and tokens."""

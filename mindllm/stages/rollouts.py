@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from mindllm.algorithms import mean
 from mindllm.config import RunConfig
 from mindllm.data import Prompt, PromptDataset, load_tokenizer, stop_token_ids
 from mindllm.data.sequences import FinishReason, Sequences
@@ -203,7 +204,7 @@ def token_sums(values: Tensor, batch: Sequences) -> Tensor:
 
 def known_mean(values: Tensor) -> float:
     """Mean of what is not NaN; NaN if all is."""
-    return float(values.nanmean())
+    return mean(values[~values.isnan()])
 
 
 def rollout_metrics(batch: Sequences, stats: GenerationStats, updates: list[UpdateResult]) -> dict[str, float]:

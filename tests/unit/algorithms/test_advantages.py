@@ -1,7 +1,11 @@
+import math
+import sys
+from fractions import Fraction
+
 import pytest
 import torch
 
-from mindllm.algorithms import broadcast_to_tokens, group_advantages
+from mindllm.algorithms import broadcast_to_tokens, group_advantages, mean
 from tests.vectors import assert_close, load_cases, tensor
 
 LEFT_OUT = {
@@ -51,6 +55,44 @@ def test_rewards_that_differ_by_float_noise_have_advantage_exactly_zero():
     rewards = torch.tensor([0.1 + 0.2, 0.3, 0.3, 0.3], dtype=torch.float64)
     assert rewards.unique().numel() == 2
     assert group_advantages(rewards, torch.zeros(4, dtype=torch.int64), eps=1e-12).tolist() == [0.0] * 4
+
+
+LARGEST = sys.float_info.max
+LARGE_GROUPS = [
+    [LARGEST, -LARGEST, LARGEST / 2, 0.0],
+    [LARGEST, LARGEST, -LARGEST],
+    [1e308, 1.0, 2.0],
+    [1e200, 3e200, 1e200],
+    [-1e155, 1e155, 1e150],
+]
+
+
+@pytest.mark.parametrize("rewards", LARGE_GROUPS)
+def test_rewards_as_large_as_floats_are_give_the_exact_advantages(rewards):
+    exact = [Fraction(reward) for reward in rewards]
+    average = sum(exact) / len(exact)
+    variance = sum((one - average) ** 2 for one in exact) / (len(exact) - 1)
+    deviation = math.isqrt(int(variance))  # of numbers beyond 1e150: exact enough
+    # Beside it a group of small rewards, whose result must not change.
+    beside = torch.tensor([0.0, 1.0, 5.0], dtype=torch.float64)
+    both = torch.cat([torch.tensor(rewards, dtype=torch.float64), beside])
+    groups = torch.tensor([7] * len(rewards) + [3] * 3)
+    normed = group_advantages(both, groups)
+    assert normed[: len(rewards)].tolist() == pytest.approx([float((one - average) / deviation) for one in exact])
+    assert torch.equal(normed[len(rewards) :], group_advantages(beside, torch.zeros(3, dtype=torch.int64)))
+    centred = group_advantages(both, groups, "group_mean")[: len(rewards)].tolist()
+    for found, one in zip(centred, exact, strict=True):
+        if abs(one - average) > LARGEST:
+            assert found == (math.inf if one > average else -math.inf)
+        else:
+            assert found == pytest.approx(float(one - average), rel=1e-12)
+
+
+def test_the_mean_of_large_numbers_is_exact():
+    assert mean(torch.tensor([LARGEST, LARGEST, -LARGEST, LARGEST], dtype=torch.float64)) == LARGEST / 2
+    assert mean(torch.tensor([1e308, 1.5e308], dtype=torch.float64)) == 1.25e308
+    assert mean(torch.tensor([0.1, 0.2])) == torch.tensor([0.1, 0.2]).double().mean().item()
+    assert math.isnan(mean(torch.zeros(0)))
 
 
 def test_a_real_but_small_spread_is_kept():

@@ -19,6 +19,16 @@ def test_without_shift_the_mean_stays():
     torch.testing.assert_close(masked_whiten(values, mask, shift_mean=False), masked_whiten(values, mask) + 3)
 
 
+def test_values_as_large_as_floats_are_do_not_overflow():
+    largest = torch.finfo(torch.float64).max
+    values = torch.tensor([largest, -largest, largest / 2], dtype=torch.float64)
+    mask = torch.ones(3, dtype=torch.bool)
+    expected = masked_whiten(torch.tensor([2.0, -2.0, 1.0], dtype=torch.float64), mask)
+    torch.testing.assert_close(masked_whiten(values, mask), expected)
+    kept = masked_whiten(values, mask, shift_mean=False)
+    torch.testing.assert_close(kept, torch.full_like(kept, largest / 6))
+
+
 def test_what_is_masked_may_be_anything():
     values = torch.tensor([1.0, torch.nan, torch.inf, 3.0])
     whitened = masked_whiten(values, torch.tensor([True, False, False, True]))

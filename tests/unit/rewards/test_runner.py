@@ -7,6 +7,7 @@ import textwrap
 import threading
 import time
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,14 @@ def behave(completions, prompts, **columns):
         return ["1.0"]
     if text == "nan":
         return [float("nan")]
+    if text == "huge":
+        return [10**400]
     if text == "inf":
         return [float("inf")]
     return [len(text)]
+
+def large(completions, sign=1):
+    return [sign * float(completions[0])]
 
 def level(completions, level, scale=1):
     return [value * scale for value in level]
@@ -79,6 +85,7 @@ FAILURES = {
     "no list": "TypeError: a reward function must return a list, found float",
     "text": "TypeError: a reward must be a number or None, found str",
     "nan": "ValueError: a reward must be finite, found nan; return None for no opinion",
+    "huge": "ValueError: a reward must be a number that a float holds, found a larger integer",
     "inf": "ValueError: a reward must be finite, found inf; return None for no opinion",
 }
 
@@ -172,6 +179,32 @@ def test_none_is_no_opinion_and_not_zero(plugin):
         "reward/timeouts": 0.0,
         "reward/dropped": 0.0,
     }
+
+
+def test_sums_and_means_of_rewards_near_the_largest_float_are_exact(plugin):
+    largest = sys.float_info.max
+    specs = [
+        Spec("large", plugin, weight=10.0),
+        Spec("large", plugin, weight=10.0, args={"sign": -0.95}),
+        Spec("large", plugin, weight=0.25),
+    ]
+    with RewardRunner(specs, num_workers=1) as runner:
+        result = runner.score(_items(repr(largest), "1e308", "3.0"))
+    for total, value in zip(result.total, [largest, 1e308, 3.0], strict=True):
+        exact = 10 * Fraction(value) + 10 * Fraction(-0.95 * value) + Fraction(value) / 4
+        assert total == pytest.approx(float(exact), rel=1e-15)
+    expected = float((Fraction(largest) + Fraction(1e308) + 3) / 3)
+    assert result.metrics()["reward/large_1/mean"] == expected
+
+
+def test_a_sum_that_no_float_holds_is_refused_in_a_sentence_that_names_the_function(plugin):
+    specs = [Spec("large", plugin, weight=4.0), Spec("format")]
+    with RewardRunner(specs, "zero", num_workers=1) as runner, pytest.raises(RewardError) as caught:
+        runner.score(_items("1e308"))
+    assert str(caught.value) == (
+        "reward 'large': 1e+308 with weight 4 makes the reward of '1e308' larger than the largest float (1.8e+308); "
+        "give it a smaller weight"
+    )
 
 
 def test_an_item_without_any_opinion_has_no_reward(plugin):

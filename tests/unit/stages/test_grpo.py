@@ -8,6 +8,7 @@ import torch
 
 from mindllm.config import RunConfig, build_config
 from mindllm.data.sequences import Sequences
+from mindllm.errors import UserError
 from mindllm.stages.grpo import add_advantages
 from mindllm.stages.policy_update import policy_steps, update_policy
 from mindllm.stages.session import mean_metrics
@@ -54,6 +55,16 @@ def test_the_kl_penalty_of_a_sequence_is_taken_from_its_reward():
     assert sequences.advantages[:3].tolist() == pytest.approx([0.45, 0.45, -0.45])
     assert metrics["critic/kl/mean"] == pytest.approx(0.5 * 5 / 6)  # per token; one of the six responses is empty
     assert metrics["critic/rewards/mean"] == pytest.approx(0.5 - 0.2 * 0.5 * 8 / 6)
+
+
+def test_large_rewards_are_compared_and_advantages_beyond_fp32_are_refused_in_a_sentence():
+    sequences = batch()
+    sequences.rewards = torch.tensor([1.5e308, -1.5e308, 1.5e308, 1.5e308, torch.nan, 1.0], dtype=torch.float64)
+    metrics = add_advantages(sequences, config())
+    assert sequences.advantages.tolist() == pytest.approx([0.5**0.5] * 2 + [-(0.5**0.5)] + [0] * 5)
+    assert metrics["critic/rewards/mean"] == pytest.approx(0.6e308)
+    with pytest.raises(UserError, match=r"adv_estimator 'group_mean': rewards of up to 1.5e\+308 give advantages that"):
+        add_advantages(sequences, config({"adv_estimator": "group_mean"}))
 
 
 def run_update(run_config: RunConfig, iteration: int = 1) -> list[tuple[list[int], int]]:

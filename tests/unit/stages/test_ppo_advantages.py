@@ -9,6 +9,7 @@ from mindllm.algorithms import make_kl_controller
 from mindllm.config import AlgorithmConfig, RunConfig
 from mindllm.config.sections import KLControl
 from mindllm.data.sequences import FinishReason, Sequences
+from mindllm.errors import UserError
 from mindllm.stages.ppo import add_advantages
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -56,6 +57,19 @@ def test_without_discount_or_kl_every_return_is_the_score():
     assert metrics["critic/rewards/mean"] == pytest.approx((2.0 - 1.0) / 3)
     assert metrics["critic/returns/mean"] == pytest.approx(4 / 5)
     assert metrics["critic/values/mean"] == pytest.approx(sum(VALUES) / 5)
+
+
+def test_returns_that_a_critic_cannot_learn_are_refused_in_a_sentence():
+    batch = make_batch()
+    batch.rewards = torch.tensor([1.7e308, 1.7e308, -1.0], dtype=torch.float64)
+    with pytest.raises(
+        UserError, match=r"rewards of up to 1.7e\+308 give returns whose squares, the critic's loss, fp32"
+    ):
+        advantages(batch, algorithm())
+    whitened = make_batch()
+    whitened.rewards = batch.rewards
+    with pytest.raises(UserError, match="give the rewards smaller weights"):
+        advantages(whitened, algorithm(advantage_whiten=True))
 
 
 def test_kl_is_charged_per_token_and_the_score_stands_on_the_last():
