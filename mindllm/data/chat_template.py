@@ -3,7 +3,9 @@
 import json
 import os
 import re
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mindllm.data.answer_ends import AnswerEnds
@@ -24,6 +26,7 @@ _QUESTION, _ANSWER = Message("user", "question"), Message("assistant", "response
 _CALL = Message("assistant", "", (ToolCall("lookup", {"key": "argument"}, "call00001"),))  # some want ids of nine
 _RESULT = Message("tool", "result", fields={"tool_call_id": "call00001", "name": "lookup"})
 # What a template may raise where a conversation is not as it expects.
+_MOST_VARIANTS = 64  # settings of rows that are remembered
 _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
@@ -40,8 +43,10 @@ class ChatTemplate:
     adds_bos = False  # it writes one itself, or there is none
     split_answers = False
 
-    def __init__(self, spec: TokenizerSpec, thinking: bool = True) -> None:
-        """Find out how answers begin and end.
+    def __init__(
+        self, spec: TokenizerSpec, thinking: bool = True, settings: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Find out how answers begin and end, under settings that the template may read.
 
         Raises:
             UserError: the template is no jinja, or thinking is off and it does not ask whether it is.
@@ -51,7 +56,8 @@ class ChatTemplate:
         self._source = spec.chat_template or ""
         if not thinking and "enable_thinking" not in self._source:
             raise UserError("--thinking off has no effect with this --prompt-type, which knows no reasoning")
-        self._settings: dict[str, Any] = {} if thinking else {"enable_thinking": False}
+        self._settings: dict[str, Any] = {**({} if thinking else {"enable_thinking": False}), **settings}
+        self._variants: dict[str, ChatTemplate] = {}
         read = _fields_read(self._source)
         self._reasoning_field = next((name for name in REASONING_FIELDS if name in read), None)
         self._header = self._find_header()
@@ -63,6 +69,15 @@ class ChatTemplate:
     def chat_template(self) -> str:
         """See `Template.chat_template`."""
         return self._spec.chat_template or ""
+
+    def under(self, settings: Mapping[str, Any]) -> "ChatTemplate":
+        """See `Template.under`. Prompts may end otherwise then, so all is found out anew."""
+        key = json.dumps(settings, sort_keys=True, default=str)
+        if key not in self._variants:
+            if len(self._variants) >= _MOST_VARIANTS:
+                self._variants.clear()
+            self._variants[key] = ChatTemplate(self._spec, settings={**self._settings, **settings})
+        return self._variants[key]
 
     def render_prompt(self, messages: list[Message], tools: Tools = ()) -> str:
         """See `Template.render_prompt`."""
@@ -218,7 +233,7 @@ class ChatTemplate:
     def _check_reasoning(self, answer: str, message: Message) -> None:
         """Refuse a last answer without the reasoning it should have; of earlier ones templates leave it out."""
         reasoning = message.reasoning if message.reasoning is not None else split_reasoning(message.content)[0]
-        if not self._settings and reasoning.strip() not in answer:
+        if self._settings.get("enable_thinking", True) and reasoning.strip() not in answer:
             raise TemplateRefusal(
                 "the tokenizer's chat template leaves out the reasoning of the last answer; use another --prompt-type"
             )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindllm.command_line import Parser, path, positive, program, seed
+from mindllm.data.formats.json_lines import unique_keys
 from mindllm.data.handlers import handler_names
 from mindllm.data.options import PreprocessOptions
 from mindllm.data.order import OrderOptions
@@ -214,8 +215,8 @@ def _input(text: str) -> str:
 
 def _mapping(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
+        found = json.loads(text, object_pairs_hook=unique_keys)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(f"not valid JSON ({error}): {text}") from error
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError(f"must be an object from names to column names, found {text}")

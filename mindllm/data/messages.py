@@ -88,6 +88,9 @@ class Template(Protocol):
     def chat_template(self) -> str:
         """The template as jinja."""
 
+    def under(self, settings: Mapping[str, Any]) -> "Template":
+        """The template as it is with some settings of chat templates; those that it does not read change nothing."""
+
     def render_prompt(self, messages: list[Message], tools: Tools = ()) -> str:
         """The conversation up to its last question, ending where the model is to answer."""
 

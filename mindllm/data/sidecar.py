@@ -93,7 +93,7 @@ def read_rows(table: "pa.Table") -> list[dict[str, Any]]:
     for field in table.schema:
         if _is_json(field):
             columns[field.name] = [None if cell is None else _from_json(cell) for cell in columns[field.name]]
-    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    return [{name: cells[place] for name, cells in columns.items()} for place in range(table.num_rows)]
 
 
 def list_columns(table: "pa.Table") -> list[str]:

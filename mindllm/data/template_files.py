@@ -2,8 +2,11 @@
 
 import json
 import re
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from mindllm.data.messages import Message, Rendered, TemplateRefusal, Tools, split_reasoning
 from mindllm.data.template_jinja import to_jinja
@@ -67,6 +70,15 @@ class DeclaredTemplate:
         settings = {name: getattr(self._file, name) for name in ("default_system", "system_in_user", "strip_content")}
         begin = (self._bos if self.adds_bos else "") + self._bound["begin"]
         return to_jinja(self._bound | {"begin": begin}, settings, self._thinking)
+
+    def under(self, settings: Mapping[str, Any]) -> "DeclaredTemplate":
+        """See `Template.under`. The one setting that is known here is `enable_thinking`."""
+        thinking = bool(settings.get("enable_thinking", self._thinking)) or not self._file.thinking
+        if thinking == self._thinking:
+            return self
+        variant = copy(self)
+        variant._thinking = thinking
+        return variant
 
     def render_prompt(self, messages: list[Message], tools: Tools = ()) -> str:
         """See `Template.render_prompt`."""

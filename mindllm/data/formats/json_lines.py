@@ -61,7 +61,9 @@ class JsonLines(LineFormat):
     def parse_text(self, source: str, number: int, text: str) -> Row:
         """See `LineFormat.parse_text`."""
         try:
-            return object_row(source, number, json.loads(text, object_pairs_hook=unique_keys))
+            row = object_row(source, number, value := json.loads(text, object_pairs_hook=unique_keys))
+            hint = "; a file that is one list of rows is named .json" if isinstance(value, list) else ""
+            return row._replace(detail=row.detail + hint)
         except json.JSONDecodeError as error:
             return Row(source, number, {}, "invalid_json", f"not valid JSON: {error.msg} at column {error.colno}")
         except DuplicateKey as error:

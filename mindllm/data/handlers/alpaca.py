@@ -1,9 +1,17 @@
 """Alpaca-style rows: instruction, input, output, system, history."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mindllm.data.handlers.base import DropRow, HandlerOptions, MapKeys, register_handler
-from mindllm.data.handlers.cells import checked_text, columns_that_must_exist, mapped, required_text, text_cell
+from mindllm.data.handlers.base import DropRow, HandlerOptions, MapKeys, json_cell, register_handler
+from mindllm.data.handlers.cells import (
+    checked_text,
+    columns_that_must_exist,
+    mapped,
+    text_cell,
+    tools_cell,
+)
 from mindllm.data.handlers.instructions import InstructionHandler
 from mindllm.data.handlers.pairs import PairHandler
 from mindllm.data.handlers.prompts import AnsweredPromptHandler, PromptHandler
@@ -12,21 +20,23 @@ from mindllm.data.handlers.turns import (
     answered,
     check_order,
     holds_turns,
-    is_conversation,
     read_answer,
     read_prompt,
+    read_turns,
+    repeated_prompt,
 )
 from mindllm.data.messages import Message, Tools
 from mindllm.data.rows import Row
 
-_PROMPT_COLUMNS: dict[str, str | None] = {
+PROMPT_COLUMNS: dict[str, str | None] = {
     "prompt": "instruction",
     "query": "input",
     "system": "system",
     "history": "history",
+    "tools": "tools",
 }
-_DIALOGUE_COLUMNS = {**_PROMPT_COLUMNS, "response": "output"}
-_PAIR_COLUMNS = {**_PROMPT_COLUMNS, "chosen": "chosen", "rejected": "rejected"}
+_DIALOGUE_COLUMNS = {**PROMPT_COLUMNS, "response": "output"}
+_PAIR_COLUMNS = {**PROMPT_COLUMNS, "chosen": "chosen", "rejected": "rejected"}
 
 
 class AlpacaRows:
@@ -42,7 +52,7 @@ class AlpacaRows:
         """
         self._columns = mapped(map_keys, defaults, required)
         self.required = columns_that_must_exist(map_keys, self._columns, required)
-        self.consumed = {column for role in _PROMPT_COLUMNS if (column := self._columns[role])}
+        self.consumed = {column for role in PROMPT_COLUMNS if (column := self._columns[role])}
 
     @classmethod
     def for_prompts(cls, map_keys: MapKeys | None) -> "AlpacaRows":
@@ -53,7 +63,7 @@ class AlpacaRows:
         """
         mapped(map_keys, _DIALOGUE_COLUMNS)  # refuses names that are wrong anywhere
         read = {role: column for role, column in (map_keys or {}).items() if role != "response"}
-        return cls(read, _PROMPT_COLUMNS)
+        return cls(read, PROMPT_COLUMNS)
 
     @classmethod
     def for_dialogues(cls, map_keys: MapKeys | None) -> "AlpacaRows":
@@ -67,8 +77,8 @@ class AlpacaRows:
         return cls(map_keys, _PAIR_COLUMNS, ("chosen", "rejected"))
 
     def tools(self, row: Row) -> Tools:
-        """None; see `RowShape.tools`."""
-        return ()
+        """See `RowShape.tools`."""
+        return tools_cell(row, self._columns["tools"])
 
     def prompt(self, row: Row) -> list[Message]:
         """System prompt, history and the row's question; see `PromptShape.prompt`."""
@@ -80,26 +90,45 @@ class AlpacaRows:
         return messages
 
     def dialogue(self, row: Row) -> list[Message]:
-        """The prompt and its answer; see `DialogueShape.dialogue`."""
-        return [*self.prompt(row), Message("assistant", self.reference(row))]
+        """The prompt and its answer; see `DialogueShape.dialogue`. Answers within a list of turns are not trained."""
+        answer = read_answer(self._cell(row, "response"), "response", ANY_STYLE)
+        dialogue, start = answered(self.prompt(row), answer, "response")
+        if not holds_turns(self._cell(row, "prompt")):
+            return dialogue
+        return [*(message._replace(trained=False) for message in dialogue[:start]), *dialogue[start:]]
 
     def reference(self, row: Row) -> str:
-        """The answer; see `AnsweredShape.reference`."""
-        return required_text(row, self._columns["response"], "response")
+        """The answer; see `AnsweredShape.reference`. A number is one too."""
+        value = self._cell(row, "response")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return json.dumps(value)
+        return read_answer(value, "response", ANY_STYLE)[-1].content
 
     def pair(self, row: Row) -> tuple[list[Message], list[Message]]:
         """The prompt with each of its two answers, which may repeat it; see `PairShape.pair`."""
-        chosen, rejected = (
-            read_answer(row.values.get(self._columns[side] or ""), side, ANY_STYLE) for side in ("chosen", "rejected")
-        )
-        repeat_it = is_conversation(chosen) and is_conversation(rejected)
-        has_none = repeat_it and row.values.get(self._columns["prompt"] or "") in (None, "")
-        prompt = self._system(row) if has_none else self.prompt(row)
+        chosen, rejected = (read_answer(self._cell(row, side), side, ANY_STYLE) for side in ("chosen", "rejected"))
+        prompt = self.prompt_of(row, (chosen, rejected))
         return answered(prompt, chosen, "chosen")[0], answered(prompt, rejected, "rejected")[0]
+
+    def prompt_of(self, row: Row, answers: Sequence[Sequence[Message]]) -> list[Message]:
+        """The prompt of some answers, which may bring it themselves where its column is empty.
+
+        Raises:
+            DropRow: there is none, or it is no prompt.
+        """
+        if self._cell(row, "prompt") not in (None, ""):
+            return self.prompt(row)
+        own = repeated_prompt(answers)
+        if own is None:
+            return self.prompt(row)
+        return own if own and own[0].role == "system" else [*self._system(row), *own]
+
+    def _cell(self, row: Row, role: str) -> Any:
+        return row.values.get(self._columns[role] or "")
 
     def _asked(self, row: Row) -> list[Message]:
         """The question: one turn or, where its column holds a list of turns, those."""
-        value = row.values.get(self._columns["prompt"] or "")
+        value = self._cell(row, "prompt")
         query = text_cell(row, self._columns["query"], "query")
         if holds_turns(value):
             *earlier, last = read_prompt(value, "prompt", ANY_STYLE)
@@ -114,11 +143,13 @@ class AlpacaRows:
         return [Message("system", system)] if system else []
 
     def _history(self, row: Row) -> list[Message]:
-        turns = row.values.get(self._columns["history"]) if self._columns["history"] else None
-        if not isinstance(turns or [], list):
+        turns = json_cell(row, self._columns["history"], "history") or []
+        if not isinstance(turns, list):
             raise DropRow("invalid_history")
+        if all(isinstance(turn, dict) for turn in turns):
+            return read_turns(turns, ANY_STYLE)
         messages = []
-        for pair in turns or []:
+        for pair in turns:
             if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
                 raise DropRow("invalid_history")
             messages += [Message("user", pair[0]), Message("assistant", pair[1])]

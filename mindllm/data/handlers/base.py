@@ -1,5 +1,6 @@
 """What a handler is, how it is registered, and what it returns."""
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -21,6 +22,8 @@ Overlong = Literal["drop", "truncate", "error"]
 OnBadRow = Literal["error", "skip"]
 MapKeys = Mapping[str, Any]
 Result = TypeVar("Result")
+SETTINGS_COLUMN = "chat_template_kwargs"
+_ARGUMENTS = {"messages", "tools", "documents", "add_generation_prompt"}  # of chat templates, which are no settings
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,21 @@ class DropRow(Exception):
     """A row that becomes no sample; the argument is the reason that is counted."""
 
 
+def json_cell(row: Row, column: str | None, role: str) -> Any:
+    """What a column holds, as values or as JSON text; None for blank text. Raises DropRow for other text."""
+    return parsed(row.values.get(column) if column else None, role)
+
+
+def parsed(value: Any, role: str) -> Any:
+    """A value, or what it is as JSON text; None for blank text. Raises DropRow for other text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.strip() else None
+    except ValueError as error:
+        raise DropRow(f"invalid_{role}") from error
+
+
 class RowShape(Protocol):
     """How rows of one shape are read: which columns there must be, and the conversations they hold."""
 
@@ -94,7 +112,7 @@ class PromptShape(RowShape, Protocol):
     consumed: set[str]  # columns that make up the prompt
 
     def prompt(self, row: Row) -> list[Message]:
-        """The conversation up to the last user turn. Raises DropRow when there is none."""
+        """The conversation up to what is to be answered. Raises DropRow when there is none."""
 
 
 class DialogueShape(RowShape, Protocol):
@@ -174,6 +192,19 @@ class Handler(ABC):
                 samples.append(sample)
                 kept.append(position)
         return self._collect(len(rows), samples, kept, dropped, changed)
+
+    def template_for(self, row: Row) -> Template:
+        """The template under the settings of a row, which TRL reads from the same column.
+
+        Raises:
+            DropRow: they are no settings.
+        """
+        settings = json_cell(row, SETTINGS_COLUMN, SETTINGS_COLUMN)
+        if not settings:
+            return self.template
+        if not isinstance(settings, dict) or _ARGUMENTS & settings.keys():
+            raise DropRow(f"invalid_{SETTINGS_COLUMN}")
+        return self.template.under({name: value for name, value in settings.items() if value is not None})
 
     @property
     def _splits_answers(self) -> bool:

@@ -1,10 +1,9 @@
 """Reading cells, and column mappings."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mindllm.data.handlers.base import DropRow, MapKeys
+from mindllm.data.handlers.base import DropRow, MapKeys, json_cell, parsed
 from mindllm.data.messages import Tools
 from mindllm.data.rows import Row
 from mindllm.errors import UserError, did_you_mean
@@ -90,18 +89,9 @@ def tools_cell(row: Row, column: str | None) -> Tools:
     Raises:
         DropRow: the cell is nothing of that kind.
     """
-    value = _parsed(row.values.get(column) if column else None)
+    value = json_cell(row, column, "tools")
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    return [_as_function(_parsed(tool)) for tool in listed] or ()
-
-
-def _parsed(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value) if value.strip() else None
-    except ValueError as error:
-        raise DropRow("invalid_tools") from error
+    return [_as_function(parsed(tool, "tools")) for tool in listed] or ()
 
 
 def _as_function(tool: Any) -> dict[str, Any]:

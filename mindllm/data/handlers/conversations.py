@@ -16,9 +16,9 @@ from mindllm.data.handlers.turns import (
     answered,
     check_order,
     checked_tags,
-    is_conversation,
     read_answer,
     read_turns,
+    repeated_prompt,
 )
 from mindllm.data.messages import Message, Tools
 from mindllm.data.rows import Row
@@ -42,10 +42,13 @@ class ConversationRows:
         self._columns = mapped(given, {**_COLUMNS, "messages": messages}, required)
         self.required = columns_that_must_exist(given, self._columns, required)
         self.consumed = {name for role in ("messages", "system", "tools") if (name := self._columns[role])}
+        # OpenAI's older name for the tools, unless the mapping says which column holds them.
+        self._older_tools = None if {"tools", "functions"} & {*given, *given.values()} else "functions"
+        self.consumed |= {self._older_tools} if self._older_tools else set()
 
     def tools(self, row: Row) -> Tools:
         """See `RowShape.tools`."""
-        return tools_cell(row, self._columns["tools"])
+        return tools_cell(row, self._columns["tools"]) or tools_cell(row, self._older_tools)
 
     def turns(self, row: Row) -> list[Message]:
         """The conversation, checked: a system prompt at most at the beginning, and turns that follow each other.
@@ -70,9 +73,10 @@ class ConversationRows:
         return messages
 
     def prompt(self, row: Row) -> list[Message]:
-        """The conversation up to its last user turn; see `PromptShape.prompt`."""
+        """The conversation up to its last user turn, or to results of tools that end it; see `PromptShape.prompt`."""
         messages = self.turns(row)
-        prompt = messages[: 1 + max(turn for turn, message in enumerate(messages) if message.role == "user")]
+        asks = ("user", "tool") if messages[-1].role == "tool" else ("user",)
+        prompt = messages[: 1 + max(turn for turn, message in enumerate(messages) if message.role in asks)]
         if not prompt[-1].content.strip():
             raise DropRow("empty_prompt")
         return prompt
@@ -95,10 +99,11 @@ class ConversationRows:
         chosen, rejected = (
             read_answer(row.values.get(self._columns[side] or ""), side, self._style) for side in ("chosen", "rejected")
         )
-        repeat_it = is_conversation(chosen) and is_conversation(rejected)
-        if repeat_it and row.values.get(self._columns["messages"] or "") is None:
+        own = repeated_prompt((chosen, rejected)) if row.values.get(self._columns["messages"] or "") is None else None
+        if own is not None:
             system = text_cell(row, self._columns["system"], "system")
-            prompt = [Message("system", system)] if system else []
+            has_system = not system or (own and own[0].role == "system")
+            prompt = own if has_system else [Message("system", system), *own]
         else:
             prompt = self.turns(row)
             if prompt[-1].role not in ("user", "tool"):

@@ -20,7 +20,7 @@ class InstructionHandler(Handler):
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""
         messages = self.shape.dialogue(row)
-        rendered = self.template.render_dialogue(messages, self.shape.tools(row))
+        rendered = self.template_for(row).render_dialogue(messages, self.shape.tools(row))
         answers = [message for message in messages if message.role == "assistant"]
         trained = [span for span, answer in zip(rendered.marked, answers, strict=True) if answer.trained]
         if not self.options.train_on_history:

@@ -6,27 +6,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindllm.data.encoding import Tokenized
+from mindllm.data.handlers.alpaca import PROMPT_COLUMNS, AlpacaRows
 from mindllm.data.handlers.base import DropRow, Handler, HandlerOptions, Sample, register_handler
-from mindllm.data.handlers.cells import columns_that_must_exist, mapped, text_cell
 from mindllm.data.handlers.limits import fit_dialogue
-from mindllm.data.handlers.turns import ANY_STYLE, answered, mark_answers, read_answer, read_prompt
-from mindllm.data.messages import Message, Rendered, Tools
+from mindllm.data.handlers.turns import ANY_STYLE, answered, mark_answers, read_answer
+from mindllm.data.messages import Message, Rendered
 from mindllm.data.rows import Row
 
-_REQUIRED = ("prompt", "completion", "label")
-_COLUMNS: dict[str, str | None] = {role: role for role in (*_REQUIRED, "system")}
+_COLUMNS: dict[str, str | None] = {**PROMPT_COLUMNS, "prompt": "prompt", "completion": "completion", "label": "label"}
+_LABELS = {"true": True, "1": True, "false": False, "0": False}  # as text, which is all that csv has
 
 
-class JudgedRows:
-    """Rows with `prompt`, `completion`, `label` (true = wanted), and `system` if there."""
+class JudgedRows(AlpacaRows):
+    """Rows with `prompt`, `completion`, `label` (true = wanted), and if there the other columns of Alpaca's prompts."""
 
     def __init__(self, options: HandlerOptions) -> None:
-        self._columns = mapped(options.map_keys, _COLUMNS, _REQUIRED)
-        self.required = columns_that_must_exist(options.map_keys, self._columns, _REQUIRED)
-
-    def tools(self, row: Row) -> Tools:
-        """None; see `RowShape.tools`."""
-        return ()
+        """Bind. Raises UserError as `AlpacaRows`."""
+        # No column for the prompt, where the completion repeats it.
+        super().__init__(options.map_keys, _COLUMNS, ("completion", "label"))
 
     def judged(self, row: Row) -> tuple[list[Message], int]:
         """The conversation with its completion, and how many messages come before the completion.
@@ -34,16 +31,14 @@ class JudgedRows:
         Raises:
             DropRow: prompt or completion is neither text nor turns, or they do not go together.
         """
-        system = text_cell(row, self._columns["system"], "system")
-        prompt = read_prompt(row.values.get(self._columns["prompt"] or ""), "prompt", ANY_STYLE)
-        if system and prompt[0].role != "system":
-            prompt.insert(0, Message("system", system))
-        completion = read_answer(row.values.get(self._columns["completion"] or ""), "completion", ANY_STYLE)
-        return answered(prompt, completion, "completion")
+        completion = read_answer(self._cell(row, "completion"), "completion", ANY_STYLE)
+        return answered(self.prompt_of(row, [completion]), completion, "completion")
 
     def is_wanted(self, row: Row) -> bool:
         """The row's label. Raises DropRow when it is neither true nor false (nor 1 nor 0)."""
-        label = row.values.get(self._columns["label"] or "")
+        label = self._cell(row, "label")
+        if isinstance(label, str):
+            label = _LABELS.get(label.strip().lower(), label)
         if label is None:
             raise DropRow("null_label")
         if label not in (True, False):
@@ -67,7 +62,7 @@ class KTOHandler(Handler):
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""
         messages, start = self.shape.judged(row)
-        return [mark_answers(self.template.render_dialogue(messages), messages, start)]
+        return [mark_answers(self.template_for(row).render_dialogue(messages, self.shape.tools(row)), messages, start)]
 
     def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
         """See `Handler.finish`."""

@@ -35,7 +35,8 @@ class PairHandler(Handler):
         if not any(message.role == "user" for message in chosen[:shared]):
             raise DropRow("chosen_and_rejected_have_different_prompts")
         tools = self.shape.tools(row)
-        return [mark_answers(self.template.render_dialogue(side, tools), side, shared) for side in (chosen, rejected)]
+        template = self.template_for(row)
+        return [mark_answers(template.render_dialogue(side, tools), side, shared) for side in (chosen, rejected)]
 
     def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
         """See `Handler.finish`. Labels stand at the position of their own token (not shifted)."""
@@ -49,6 +50,11 @@ class PairHandler(Handler):
 
 def _margin(row: Row) -> float | None:
     value = row.values.get(MARGIN_COLUMN)
+    if isinstance(value, str):  # all that csv has
+        try:
+            value = float(value) if value.strip() else None
+        except ValueError as error:
+            raise DropRow("margin_not_a_number") from error
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -84,4 +84,6 @@ class AlpacaPretrainHandler(TextHandler):
 
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""
-        return [self.template.render_dialogue(self.shape.dialogue(row))._replace(marked=[])]
+        return [
+            self.template_for(row).render_dialogue(self.shape.dialogue(row), self.shape.tools(row))._replace(marked=[])
+        ]

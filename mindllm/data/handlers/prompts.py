@@ -44,7 +44,7 @@ class PromptHandler(Handler):
 
     def render(self, row: Row) -> list[Rendered]:
         """See `Handler.render`."""
-        return [Rendered(self.template.render_prompt(self.shape.prompt(row), self.shape.tools(row)), [])]
+        return [Rendered(self.template_for(row).render_prompt(self.shape.prompt(row), self.shape.tools(row)), [])]
 
     def finish(self, row: Row, texts: Sequence[Tokenized], changed: Counter[str]) -> Sample:
         """See `Handler.finish`."""

@@ -1,6 +1,7 @@
 """The turns of a conversation as data sets write them, read into messages."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,8 @@ _ROLE_NAMES: dict[str, Role] = {
     **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatbot", "chatgpt", *_CALL_NAMES), "assistant"),
     **dict.fromkeys(("tool", "observation", "function", "function_response", "tool_response", "ipython"), "tool"),
 }
-_WEIGHTS = ("weight", "loss_weight", "loss_scale", "loss", "train", "training", "trainable")
+_WEIGHTS = "weight loss_weight loss_scale loss loss_mask step_loss_mask train training trainable".split()
+_UNCLEAR_WEIGHTS = ("train_detail", "mask", "masked")  # of parts of an answer; masks, of what is trained or is not
 _SPEAKERS = ("system", "user", "human", "assistant", "gpt", "bot")  # keys of a turn that holds question and answer
 _CONTENT_NAMES = ("content", "value", "text")  # where the content is, if not where the tags say
 _BEFORE: dict[Role, tuple[Role | None, ...]] = {  # which turns a turn may follow; None = the beginning
@@ -47,6 +49,7 @@ _BEFORE: dict[Role, tuple[Role | None, ...]] = {  # which turns a turn may follo
     "system": (None,),
 }
 _TEXT_PARTS = ("text", "input_text", "output_text")
+_SPOKEN = re.compile(r"\n\n(Human|Assistant):")  # opens the turns of a text as HH-RLHF has it
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,36 @@ def read_turn(turn: Any, style: TurnStyle) -> list[Message]:
     if name is None:
         raise DropRow("unknown_role")
     content_name = next((key for key in (pair[1], *_CONTENT_NAMES) if key in turn), pair[1])
+    content = turn.get(content_name)
     others = {key: value for key, value in turn.items() if key not in (pair[0], content_name) and value is not None}
-    return [_message(name, turn.get(content_name), others, style)]
+    if style.roles[name] == "user" and (results := _parts_of(content, "tool_result")):
+        rest = [part for part in content or () if part not in results]
+        return [*map(_result, results), *([_message(name, rest, others, style)] if rest else [])]
+    return [_message(name, content, others, style)]
 
 
 def read_turns(turns: list[Any], style: TurnStyle) -> list[Message]:
-    """The messages of a list of turns. Raises as `read_turn`."""
-    return [message for turn in turns for message in read_turn(turn, style)]
+    """The messages of a list of turns; a turn that is a call joins the answer before it. Raises as `read_turn`."""
+    messages: list[Message] = []
+    for turn in turns:
+        found = read_turn(turn, style)
+        if messages and _is_call(turn, style) and (joined := _joined(messages[-1], found[0])):
+            messages[-1] = joined
+        else:
+            messages += found
+    return messages
+
+
+def _is_call(turn: dict[str, Any], style: TurnStyle) -> bool:
+    """Whether a turn has a role whose content is calls."""
+    return any(style.known_name(turn.get(role)) in style.call_roles for role, _ in style.names)
+
+
+def _joined(answer: Message, call: Message) -> Message | None:
+    """An answer with the calls of the turn after it; None where they are no one answer."""
+    if answer.role != "assistant" or answer.trained != call.trained or call.reasoning is not None:
+        return None
+    return answer._replace(tool_calls=answer.tool_calls + call.tool_calls, fields={**answer.fields, **call.fields})
 
 
 def check_order(messages: Sequence[Message]) -> None:
@@ -172,14 +198,26 @@ def read_answer(value: Any, role: str, style: TurnStyle) -> list[Message]:
 
 
 def _listed(value: Any, style: TurnStyle) -> Any:
-    """A cell, or the list of turns that it holds as JSON text; other text that is JSON stays text."""
-    if not isinstance(value, str) or not value.lstrip().startswith("["):
+    """A cell, or the list of turns that it holds as JSON text, or as HH-RLHF does; other text stays text."""
+    if not isinstance(value, str):
+        return value
+    if value.startswith("\n\nHuman:"):
+        return _spoken_turns(value)
+    if not value.lstrip().startswith("["):
         return value
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
         return value
     return found if found and all(_has_names(turn, style) for turn in found) else value
+
+
+def _spoken_turns(text: str) -> list[dict[str, str]]:
+    """The turns of "\\n\\nHuman: ...\\n\\nAssistant: ..."; a last one without words asks for the answer."""
+    _, *parts = _SPOKEN.split(text)
+    roles = {"Human": "user", "Assistant": "assistant"}
+    turns = [{"role": roles[who], "content": said.strip()} for who, said in zip(parts[::2], parts[1::2], strict=True)]
+    return turns if turns[-1]["content"] or turns[-1]["role"] == "user" else turns[:-1]
 
 
 def _has_names(turn: Any, style: TurnStyle) -> bool:
@@ -194,6 +232,20 @@ def holds_turns(value: Any) -> bool:
 def is_conversation(turns: Sequence[Message]) -> bool:
     """Whether turns begin a conversation; if not, they answer one."""
     return turns[0].role in ("system", "user")
+
+
+def repeated_prompt(answers: Sequence[Sequence[Message]]) -> list[Message] | None:
+    """The prompt that some answers have in common themselves, where no column holds it.
+
+    [] where each is a whole conversation; where one alone is, its turns before the answer; None where none is.
+    """
+    whole = [turns for turns in answers if is_conversation(turns)]
+    if not whole:
+        return None
+    if len(whole) == len(answers) > 1:
+        return []
+    asks = [place for place, turn in enumerate(whole[0]) if turn.role in ("user", "tool")]
+    return list(whole[0][: 1 + max(asks, default=-1)])
 
 
 def answered(prompt: Sequence[Message], turns: Sequence[Message], role: str) -> tuple[list[Message], int]:
@@ -259,14 +311,24 @@ def _exchange(turn: dict[str, Any], style: TurnStyle) -> Iterator[Message]:
 def _message(name: str, content: Any, others: dict[str, Any], style: TurnStyle) -> Message:
     """`others` are the turn's other fields, none of them null; they become parts of the message or its `fields`."""
     role = style.roles[name]
+    for key in _UNCLEAR_WEIGHTS:
+        if role == "assistant" and others.get(key) not in (None, []):
+            found = f"{key} {others[key]!r}"
+            raise RowError(f"an answer has {found}, which is not read; write train, true or false", "unclear_weight")
     trained = _is_trained([(key, others.pop(key)) for key in _WEIGHTS if key in others], role)
-    calls = tuple(_calls_in(others.pop("tool_calls", None))) + tuple(_calls_in(others.pop("function_call", None)))
+    calls = (
+        *_calls_in(others.pop("tool_calls", None)),
+        *_calls_in(others.pop("function_call", None)),
+        *(_call({**part, "arguments": part.get("input")}) for part in _parts_of(content, "tool_use")),
+    )
     if name in style.call_roles:
         calls, content = (*calls, *_calls_in(content)), ""
         if not calls:
             raise DropRow("invalid_tool_call")
     if calls and role != "assistant":
         raise DropRow("tool_call_outside_an_answer")
+    if role == "tool" and isinstance(content, dict):
+        content = json.dumps(content, ensure_ascii=False)
     text, reasoning = _text(content), None
     if role == "assistant":
         reasoning = _reasoning(others) if others.keys() & {*REASONING_FIELDS} else _thought(content)
@@ -294,11 +356,23 @@ def _reasoning(others: dict[str, Any]) -> str:
 
 
 def _text(content: Any) -> str:
-    """Text, or a list of parts of it, which is joined; parts that are reasoning are left to `_thought`."""
+    """Text, or a list of parts of it, which is joined; reasoning and calls among them are read elsewhere."""
     if not isinstance(content, list):
         return checked_text(content, "content")
-    parts = (part for part in content if not (isinstance(part, dict) and part.get("type") in REASONING_FIELDS))
-    return "".join(_part(part) for part in parts)
+    others = _parts_of(content, *REASONING_FIELDS, "tool_use")
+    return "".join(_part(part) for part in content if part not in others)
+
+
+def _parts_of(content: Any, *types: str) -> list[dict[str, Any]]:
+    """The parts of some types, where a content is a list of parts."""
+    parts = content if isinstance(content, list) else []
+    return [part for part in parts if isinstance(part, dict) and part.get("type") in types]
+
+
+def _result(part: dict[str, Any]) -> Message:
+    """The result of a tool, as a part of a user's turn: {"type": "tool_result", "tool_use_id": ..., "content": ...}."""
+    identity = {"tool_call_id": part["tool_use_id"]} if part.get("tool_use_id") else {}
+    return Message("tool", _text(part.get("content")), fields=identity)
 
 
 def _part(part: Any) -> str:
@@ -308,8 +382,7 @@ def _part(part: Any) -> str:
 
 def _thought(content: Any) -> str | None:
     """The reasoning among the parts of a content: {"type": "thinking", "thinking": ...}."""
-    parts = content if isinstance(content, list) else []
-    found = [part for part in parts if isinstance(part, dict) and part.get("type") in REASONING_FIELDS]
+    found = _parts_of(content, *REASONING_FIELDS)
     return "".join(_text(part.get(part["type"], part.get("text"))) for part in found) if found else None
 
 

@@ -65,6 +65,7 @@ def test_a_good_run_prints_its_counts_and_speed(run: Run, tmp_path: Path, capsys
             "unknown key 'promt'; known are prompt, query, ",
         ),
         ({"map_keys": "{prompt: question}"}, "not valid JSON"),
+        ({"map_keys": '{"prompt": "question", "prompt": "output"}'}, "the key 'prompt' stands twice in one object"),
         ({"map_keys": '{"prompt": 1}'}, "--map-keys: 'prompt' must be a column name, found 1"),
         ({"map_keys": "[1]"}, "must be an object from names to column names"),
         ({"handler_name": SFT, "map_keys": '{"response": ""}'}, "leaves no column for 'response'"),

@@ -107,8 +107,17 @@ def test_the_answer_of_an_r1_row_is_kept_as_labels(encode: Encode) -> None:
     assert encode(R1, {**row, "labels": "own"}).columns == [{"labels": "own", "prompt": "a"}]
     alpaca = {"question": "a", "solution": "1"}
     mapping = {"prompt": "question", "response": "solution"}
-    encoded = encode("R1AlpacaStyleInstructionHandler", alpaca, map_keys=mapping)
-    assert encoded.columns == [{"labels": "1", "prompt": "a"}]
+    for solution, label in (("1", "1"), (1, "1"), (0.5, "0.5"), ([GPT("1")], "1")):
+        row = {**alpaca, "solution": solution}
+        encoded = encode("R1AlpacaStyleInstructionHandler", row, map_keys=mapping)
+        assert encoded.columns == [{"labels": label, "prompt": "a"}]
+
+
+def test_a_prompt_that_ends_with_the_result_of_a_tool_is_whole(encode: Encode, decode: Decode) -> None:
+    call = {"from": "function_call", "value": json.dumps(CALL)}
+    turns = [HUMAN("a"), call, {"from": "observation", "value": "3"}]
+    shown = decode(encode(PPO, {"conversations": turns}, prompt_type="qwen").tokens["input_ids"])
+    assert CALL_TEXT in shown and shown.endswith("3\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_pairs_answer_the_same_conversation(encode: Encode, decode: Decode) -> None:

@@ -1,5 +1,6 @@
 """Dialogues for SFT: labels and lengths."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_a_mapping_must_leave_columns_for_prompt_and_response(encode: Encode, ma
         ("SharegptStyleInstructionHandler", {"system": "s"}, ["conversations", "s"]),
         ("OpenAIInstructionHandler", {"messages": "m", "tools": ""}, ["m"]),
         ("SharegptStylePairwiseHandler", {"chosen": "a"}, ["a", "rejected"]),
-        ("KTOHandler", {"label": "wanted"}, ["completion", "prompt", "wanted"]),
+        ("KTOHandler", {"label": "wanted"}, ["completion", "wanted"]),
         ("GeneralPretrainHandler", {"text": "body"}, ["body"]),
         ("AlpacaStyleProcessRewardHandler", {"value": "v"}, ["input", "v"]),
     ],
@@ -147,3 +148,59 @@ def test_required_columns_are_those_named_and_the_defaults_of_needed_roles(
     handler: str, map_keys: dict[str, str], required: list[str]
 ) -> None:
     assert sorted(handler_class(handler).required_columns(HandlerOptions(handler, map_keys=map_keys))) == required
+
+
+def turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+@pytest.mark.parametrize(
+    "prompt", [[turn("user", "a"), turn("assistant", "b"), turn("user", "c")], "c"], ids=["turns", "text"]
+)
+@pytest.mark.parametrize(
+    "completion", [[turn("assistant", "d")], turn("assistant", "d"), "d"], ids=["turns", "turn", "text"]
+)
+def test_the_completion_alone_is_trained_where_prompt_and_completion_are_turns(
+    prompt: Any, completion: Any, encode: Encode, decode: Decode
+) -> None:
+    row = {"prompt": prompt, "completion": completion}
+    encoded = encode(HANDLER, row, map_keys={"prompt": "prompt", "response": "completion"})
+    assert trained(encoded, decode) == ["d<|im_end|>"]
+    shown = "".join(f"<|im_start|>{one['role']}\n{one['content']}<|im_end|>\n" for one in prompt[:-1] if prompt != "c")
+    expected = f"{shown}<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\nd<|im_end|>\n"
+    assert decode(encoded.tokens["input_ids"]) == expected
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        json.dumps(THREE_TURNS["history"]),
+        [turn("user", "first"), turn("assistant", "one"), turn("user", "second"), turn("assistant", "two")],
+    ],
+    ids=["JSON", "turns"],
+)
+def test_a_history_may_be_json_text_or_turns(history: Any, encode: Encode) -> None:
+    encoded, expected = encode(HANDLER, {**THREE_TURNS, "history": history}), encode(HANDLER, THREE_TURNS)
+    assert encoded.tokens["labels"].tolist() == expected.tokens["labels"].tolist()
+    assert encode(HANDLER, {**THREE_TURNS, "history": "none"}).dropped == {"invalid_history": 1}
+
+
+@pytest.mark.parametrize(
+    ("handler", "row"),
+    [
+        (HANDLER, {"instruction": "a", "output": "b"}),
+        ("PPOAlpacaStyleInstructionHandler", {"instruction": "a"}),
+        ("AlpacaStylePairwiseHandler", {"instruction": "a", "chosen": "b", "rejected": "c"}),
+        ("KTOHandler", {"prompt": "a", "completion": "b", "label": True}),
+        ("AlpacaPretrainHandler", {"instruction": "a", "output": "b"}),
+    ],
+)
+def test_a_column_of_tools_is_shown_or_refused(
+    handler: str, row: dict[str, Any], encode: Encode, decode: Decode
+) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    encoded = encode(handler, {**row, "tools": json.dumps([tool])}, prompt_type="qwen3")
+    for key in {"text", "input_ids", "chosen_input_ids", "rejected_input_ids"} & encoded.tokens.keys():
+        assert f"<tools>\n{json.dumps(tool)}\n</tools>" in decode(encoded.tokens[key])
+    with pytest.raises(UserError, match="the template knows no tools"):
+        encode(handler, {**row, "tools": [tool]})

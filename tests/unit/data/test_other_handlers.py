@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mindllm.data.encoding import TextEncoder
@@ -106,6 +107,22 @@ def test_kto_prompts_and_completions_may_be_lists_of_turns(encode: Encode, decod
     assert len(set(encoded.lengths["input_ids"].tolist())) == 1
     other = {"prompt": "other", "completion": [*asked, answer], "label": True}
     assert encode(KTO, other).dropped == {"completion_has_another_prompt": 1}
+
+
+def test_kto_rows_may_hold_all_that_alpaca_rows_do_and_labels_as_text(encode: Encode, decode: Decode) -> None:
+    turns = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c\nd"))]
+    answer = {"role": "assistant", "content": "e"}
+    rows = [
+        {"prompt": "c", "input": "d", "history": [["a", "b"]], "completion": "e", "label": "True"},
+        {"completion": [*turns, answer], "label": "0"},
+        {"prompt": "\n\nHuman: a\n\nAssistant: b\n\nHuman: c\nd\n\nAssistant:", "completion": "e", "label": "false"},
+    ]
+    encoded = encode(KTO, *rows)
+    assert not encoded.dropped and encoded.tokens["kto_tag"].tolist() == [1, 0, 0]
+    labels = encoded.tokens["labels"]
+    assert decode(labels[labels != -100]) == "e<|im_end|>" * 3
+    texts = np.split(encoded.tokens["input_ids"], np.cumsum(encoded.lengths["input_ids"])[:-1])
+    assert texts[0].tolist() == texts[1].tolist() == texts[2].tolist()
 
 
 OWN = """

@@ -43,6 +43,7 @@ USER, ASSISTANT, SYSTEM, TOOL = (
     for role in ("user", "assistant", "system", "tool")
 )
 ASKED = [SYSTEM("Be brief."), USER("a"), ASSISTANT("b"), USER("Hi")]
+SPOKEN = "\n\nHuman: a\n\nAssistant: b\n\nHuman: Hi\n\nAssistant:"  # as HH-RLHF has it
 GOOD, BAD = [ASSISTANT("good one")], [ASSISTANT("bad")]
 
 
@@ -59,6 +60,10 @@ GOOD, BAD = [ASSISTANT("good one")], [ASSISTANT("bad")]
         (HANDLER, {**ROW, "chosen": GOOD, "rejected": BAD[0]}, None),
         (HANDLER, {**ROW, "chosen": [*ASKED[1:], *GOOD], "rejected": "bad"}, None),
         (HANDLER, {"chosen": json.dumps([*ASKED, *GOOD]), "rejected": json.dumps([*ASKED, *BAD])}, None),
+        (HANDLER, {"chosen": [*ASKED, *GOOD], "rejected": "bad"}, None),
+        (SHAREGPT, {"messages": [*ASKED, *GOOD], "worse": "bad"}, {"chosen": "messages", "rejected": "worse"}),
+        (SHAREGPT, {"system": "Be brief.", "chosen": "good one", "rejected": [*ASKED[1:], *BAD]}, None),
+        (HANDLER, {"system": "Be brief.", "chosen": SPOKEN + " good one", "rejected": SPOKEN + " bad"}, None),
         (HANDLER, {"instruction": json.dumps(ASKED), "chosen": "good one", "rejected": json.dumps(BAD)}, None),
     ],
 )
@@ -69,6 +74,11 @@ def test_answers_may_be_lists_of_turns_that_repeat_their_prompt(
     assert not encoded.dropped
     for key, tokens in expected.tokens.items():
         assert encoded.tokens[key].tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize(("margin", "number"), [("1.5", 1.5), ("", None), (None, None)])
+def test_a_margin_may_be_text_as_in_csv(margin: Any, number: float | None, encode: Encode) -> None:
+    assert encode(HANDLER, {**ROW, "margin": margin}).columns == [{"margin": number}]
 
 
 def test_all_answers_after_the_common_turns_are_trained(encode: Encode, decode: Decode) -> None:
@@ -107,7 +117,7 @@ def test_an_answer_that_the_data_excludes_is_not_trained(encode: Encode, decode:
         ({"rejected": [*ASKED, *GOOD]}, "chosen_equals_rejected"),
         ({"rejected": [*ASKED, *GOOD, USER("And?"), ASSISTANT("more")]}, "nothing_to_train"),
         ({"rejected": ASKED}, "rejected_not_an_answer"),
-        ({"rejected": BAD}, "null_prompt"),
+        ({"chosen": GOOD, "rejected": BAD}, "null_prompt"),
         ({"instruction": "Bye"}, "chosen_has_another_prompt"),
         ({"instruction": [USER("Hi"), ASSISTANT("a")]}, "no_final_user_turn"),
         ({"rejected": [*ASKED, USER("a"), *BAD]}, "consecutive_roles"),

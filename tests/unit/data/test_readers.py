@@ -117,7 +117,11 @@ def test_the_columns_of_a_table_are_known_from_its_first_row(
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"n": 1}\n{"n": \n', r"a\.jsonl:2: not valid JSON"),
-        ("a.jsonl", b'{"n": 1}\n[1]\n', r"a\.jsonl:2: a row must be a JSON object, found list"),
+        (
+            "a.jsonl",
+            b'{"n": 1}\n[1]\n',
+            r"a\.jsonl:2: a row must be a JSON object, found list; a file .* is named \.json",
+        ),
         ("a.jsonl", b'{"n": 1}\n{"n": "\xff"}\n', r"a\.jsonl:2: not UTF-8"),
         ("a.json", b'[{"n": 1},\n {"n": }]', r"a\.json:2: not valid JSON"),
         ("a.json", b"\xff\xfe", r"a\.json: not UTF-8"),

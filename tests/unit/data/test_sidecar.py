@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -26,6 +27,10 @@ def write(directory: Path, *batches: list[dict[str, Any]], spools: int = 1) -> t
 
 def read(path: Path) -> list[dict[str, Any]]:
     return read_rows(pq.read_table(path))
+
+
+def test_rows_of_a_table_without_columns_are_empty() -> None:
+    assert read_rows(pa.table({"a": [1, 2]}).select([])) == [{}, {}]
 
 
 def test_values_come_back_as_they_were(tmp_path: Path) -> None:

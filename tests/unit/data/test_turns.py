@@ -55,7 +55,13 @@ def test_reasoning_that_a_template_cannot_show_is_refused(prompt_type: str, enco
     assert not encode(OPENAI, silent, prompt_type=prompt_type).dropped
 
 
-@pytest.mark.parametrize("no", [{"weight": 0}, {"loss": False}, {"loss_weight": 0.0}, {"train": False}])
+@pytest.mark.parametrize(
+    "no",
+    [
+        {name: no}
+        for name, no in (("weight", 0), ("loss", False), ("loss_weight", 0.0), ("train", False), ("loss_mask", 0))
+    ],
+)
 def test_an_answer_marked_as_not_to_be_trained_is_not(no: dict[str, Any], encode: Encode, decode: Decode) -> None:
     (name,) = no
     turns = [user("a"), answer("wrong", **no), user("b", weight=0), answer("right", **{name: 1}), user("c")]
@@ -76,6 +82,18 @@ def test_a_weight_between_trained_and_not_is_refused(weight: Any, encode: Encode
     good = {"messages": [user("a"), answer("b", weight=1.0)]}
     encoded = encode(OPENAI, row, good, on_bad_row="skip")
     assert encoded.dropped == {"weight_not_0_or_1": 1} and encoded.kept.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "unclear", [{"train_detail": [{"end_offset": 0, "train": False}]}, {"mask": 1}, {"masked": False}]
+)
+def test_a_weight_of_unclear_meaning_is_refused(unclear: dict[str, Any], encode: Encode) -> None:
+    row = {"messages": [user("a"), answer("b", **unclear)]}
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: an answer has \w+ .*, which is not read; write train"):
+        encode(OPENAI, row)
+    assert encode(OPENAI, row, on_bad_row="skip").dropped == {"unclear_weight": 1}
+    silent = {"messages": [user("a", mask=1), answer("b", train_detail=[], mask=None)]}
+    assert not encode(OPENAI, silent).dropped
 
 
 @pytest.mark.parametrize(
@@ -144,6 +162,99 @@ def test_the_result_of_a_tool_may_follow_a_question(role: str, encode: Encode, d
 def test_a_call_may_be_without_arguments(turn: dict[str, Any], encode: Encode, decode: Decode) -> None:
     encoded = encode(OPENAI, {"messages": [user("a"), turn]}, prompt_type="qwen")
     assert trained(encoded, decode) == '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call><|im_end|>'
+
+
+ARGUMENTS = [{"at": 1}, {"at": 2}]
+NATIVE = [
+    user("a"),
+    answer(
+        "Let me.", tool_calls=[{"id": at, "function": {"name": "look", "arguments": ARGUMENTS[at]}} for at in (0, 1)]
+    ),
+    *({"role": "tool", "content": content, "tool_call_id": at} for at, content in enumerate(("open", '{"é": 1}'))),
+    answer("Open."),
+]
+CALLED = [json.dumps({"name": "look", "arguments": arguments}) for arguments in ARGUMENTS]
+USED = [{"type": "tool_use", "id": at, "name": "look", "input": ARGUMENTS[at]} for at in (0, 1)]
+RESULTS = ["open", [{"type": "text", "text": '{"é": 1}'}]]
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [
+            *(user("a"), answer("Let me."), {"role": "tool_call", "content": CALLED[0]}),
+            *({"role": "tool_call", "content": CALLED[1]}, {"role": "tool_response", "content": "open"}),
+            *({"role": "tool_response", "content": {"é": 1}}, answer("Open.")),
+        ],
+        [
+            {"from": "human", "value": "a"},
+            {"from": "gpt", "value": "Let me."},
+            {"from": "function_call", "value": f"[{CALLED[0]}, {CALLED[1]}]"},
+            *({"from": "observation", "value": value} for value in ("open", '{"é": 1}')),
+            {"from": "gpt", "value": "Open."},
+        ],
+        [
+            *(user([{"type": "text", "text": "a"}]), answer([{"type": "text", "text": "Let me."}, *USED])),
+            user([{"type": "tool_result", "tool_use_id": at, "content": RESULTS[at]} for at in (0, 1)]),
+            answer([{"type": "text", "text": "Open."}]),
+        ],
+    ],
+    ids=["turns of calls", "ShareGPT", "parts"],
+)
+def test_calls_beside_text_and_several_at_once_are_read_from_every_form(
+    turns: list[Any], encode: Encode, decode: Decode
+) -> None:
+    encoded = encode(OPENAI, {"messages": turns}, prompt_type="qwen")
+    expected = encode(OPENAI, {"messages": NATIVE}, prompt_type="qwen")
+    assert not encoded.dropped and encoded.tokens["labels"].tolist() == expected.tokens["labels"].tolist()
+    shown = "".join(f"\n<tool_call>\n{call}\n</tool_call>" for call in CALLED)
+    assert trained(encoded, decode) == f"Let me.{shown}<|im_end|>Open.<|im_end|>"
+
+
+def test_a_call_joins_no_answer_of_another_weight(encode: Encode) -> None:
+    turns = [user("a"), answer("Let me.", weight=0), {"role": "tool_call", "content": CALLED[0]}]
+    assert encode(OPENAI, {"messages": turns}, prompt_type="qwen").dropped == {"consecutive_roles": 1}
+
+
+def test_results_of_tools_belong_to_users_and_calls_to_answers(encode: Encode) -> None:
+    results = [{"type": "tool_result", "tool_use_id": 1, "content": "open"}]
+    assert encode(OPENAI, {"messages": [user("a"), answer(results)]}).dropped == {"content_not_text": 1}
+    assert encode(OPENAI, {"messages": [user(USED), answer("b")]}).dropped == {"tool_call_outside_an_answer": 1}
+
+
+def test_openais_older_column_of_functions_is_read_unless_tools_are_mapped(encode: Encode, decode: Decode) -> None:
+    row = {"messages": [user("a"), answer("b")], "functions": [TOOL]}
+    shown = decode(encode(OPENAI, row, prompt_type="qwen3").tokens["input_ids"])
+    assert json.dumps({"type": "function", "function": TOOL}) in shown
+    assert "look" not in decode(encode(OPENAI, row, map_keys={"tools": ""}).tokens["input_ids"])
+
+
+SWITCH = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("settings", [{"enable_thinking": False}, '{"enable_thinking": false}', {}, None, {"other": 1}])
+def test_settings_of_a_row_reach_the_chat_template(settings: Any, spec: TokenizerSpec) -> None:
+    row = {"conversations": [user("a")], "chat_template_kwargs": settings}
+    handler = build_handler(HandlerOptions(PPO, "hf"), replace(spec, chat_template=SWITCH))
+    given = json.loads(settings) if isinstance(settings, str) else settings or {}
+    expected = load_tokenizer(spec.path).apply_chat_template(
+        [user("a")], chat_template=SWITCH, add_generation_prompt=True, return_dict=False, **given
+    )
+    assert handler.encode([Row("r", 1, row)]).tokens["input_ids"].tolist() == expected
+
+
+def test_a_row_may_switch_reasoning_off(encode: Encode, decode: Decode) -> None:
+    messages = [user("a"), answer("b")]
+    rows = [{"messages": messages, "chat_template_kwargs": {"enable_thinking": on}} for on in (False, True, None)]
+    encoded = encode(OPENAI, *rows, prompt_type="qwen3")
+    opened = "<think>\n\n</think>\n\n"
+    assert trained(encoded, decode) == f"b<|im_end|>{opened}b<|im_end|>{opened}b<|im_end|>"
+    wrong = [{"messages": messages, "chat_template_kwargs": found} for found in ("no", [1], {"messages": []})]
+    assert encode(OPENAI, *wrong).dropped == {"invalid_chat_template_kwargs": 3}
 
 
 @pytest.mark.parametrize(
