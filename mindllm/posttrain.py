@@ -45,9 +45,10 @@ def _run(command: "Command") -> None:
     from mindllm import preflight
 
     passed = preflight.check(config)
-    if command.check_only:
-        print("\n".join(f"ok: {line}" for line in passed))
-        return
     from mindllm import stages
 
+    if command.check_only:
+        passed += stages.check_resume(config)
+        print("\n".join(f"ok: {line}" for line in passed))
+        return
     stages.run(config)

@@ -5,6 +5,7 @@ It depends only on the input and the options, not on workers, parts or time, so 
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -57,19 +58,25 @@ def content_hash(outputs: Mapping[str, Mapping[str, Any]]) -> str:
 def current_hash(prefix: str | Path) -> str:
     """The content hash of what lies under a prefix now.
 
-    It is the manifest's as long as no file is newer than the manifest, which is written last. A file that is newer (it
-    was edited, or copied without its time) is read and hashed, so that only other bytes give another hash.
+    It is the manifest's for every file that is as long as recorded and not newer than the manifest, which is written
+    last; neither by its own time, which copies and editors may set, nor by that of its last change of any kind. Another
+    file is read and hashed, so that only other bytes give another hash.
 
     Raises:
         UserError: as `read_manifest`.
     """
     manifest, outputs = read_manifest(prefix), {}
-    written = manifest_path(prefix).stat().st_mtime_ns
+    written = manifest_path(prefix).stat()
     for name, recorded in manifest["outputs"].items():
         path = _where_now(name, prefix, manifest["keys"])
-        is_newer = path.is_file() and path.stat().st_mtime_ns > written
-        outputs[name] = {"sha256": hash_file(path)} if is_newer else recorded
+        is_same = not path.is_file() or _is_as_recorded(path.stat(), recorded["bytes"], written)
+        outputs[name] = recorded if is_same else {"sha256": hash_file(path)}
     return content_hash(outputs)
+
+
+def _is_as_recorded(found: os.stat_result, size: int, written: os.stat_result) -> bool:
+    is_newer = found.st_mtime_ns > written.st_mtime_ns or found.st_ctime_ns > written.st_ctime_ns
+    return found.st_size == size and not is_newer
 
 
 def _where_now(name: str, prefix: str | Path, keys: Sequence[str]) -> Path:

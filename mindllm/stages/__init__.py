@@ -23,3 +23,9 @@ def run(config: RunConfig) -> int:
     stage: Callable[[RunConfig], None] = import_module(STAGES[config.training.stage]).run
     stage(config)
     return 0
+
+
+def check_resume(config: RunConfig) -> list[str]:
+    """Check that a run which was started before can go on; see ``mindllm.stages.resume.check_resume``."""
+    check: Callable[[RunConfig], list[str]] = import_module("mindllm.stages.resume").check_resume
+    return check(config)

@@ -8,9 +8,10 @@ from mindllm.data import Prompt, PromptDataset
 from mindllm.data.sequences import Sequences
 from mindllm.errors import UserError
 from mindllm.stages.policy_update import is_on_policy, policy_steps, update_policy
+from mindllm.stages.resume import make_sampler
 from mindllm.stages.reward_model import RewardModelScorer
 from mindllm.stages.rollouts import Rollouts, headline, known_mean, rollout_metrics, token_sums
-from mindllm.stages.session import Session, make_sampler, mean_metrics
+from mindllm.stages.session import Session, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.ref import Ref
 

@@ -6,7 +6,8 @@ from mindllm.algorithms import bradley_terry_loss
 from mindllm.config import RunConfig
 from mindllm.data import PairwiseDataset
 from mindllm.data.sequences import Sequences
-from mindllm.stages.session import Session, make_sampler, mean_metrics
+from mindllm.stages.resume import make_sampler
+from mindllm.stages.session import Session, mean_metrics
 from mindllm.workers.objectives import PairwiseObjective
 from mindllm.workers.reward import TrainedReward
 

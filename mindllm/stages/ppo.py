@@ -21,9 +21,10 @@ from mindllm.data import Prompt, PromptDataset
 from mindllm.data.sequences import FinishReason, Sequences
 from mindllm.errors import UserError
 from mindllm.stages.policy_update import mini_batches, policy_steps, sequences_per_iteration, update_policy
+from mindllm.stages.resume import make_sampler
 from mindllm.stages.reward_model import RewardModelScorer
 from mindllm.stages.rollouts import Rollouts, headline, rollout_metrics, token_sums
-from mindllm.stages.session import Session, make_sampler, mean_metrics
+from mindllm.stages.session import Session, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.critic import Critic
 from mindllm.workers.group import concurrently

@@ -1,14 +1,16 @@
 """What a run directory remembers of earlier processes: who has it open, configuration, data, models it loaded."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import yaml
 from filelock import FileLock, Timeout
 
 from mindllm.checkpoint import latest_iteration_dir
+from mindllm.config import RewardConfig, RunConfig
+from mindllm.data.manifest import hash_file
 from mindllm.errors import UserError
 from mindllm.files import write_atomically
 
@@ -94,6 +96,15 @@ class DataOrigin:
         self._run_dir, self._allow_changed = run_dir, allow_changed
         self._data: dict[str, dict[str, Any]] = {}
 
+    @classmethod
+    def of(cls, config: RunConfig, data: DataSet, held_out: DataSet | None) -> Self:
+        """The data of a run: what ``data_path`` names, and what ``training.eval_data_path`` does."""
+        origin = cls(Path(config.training.run_dir), config.training.allow_changed_data)
+        origin.add("data_path", config.actor.data_path, data)
+        if held_out is not None:
+            origin.add("training.eval_data_path", config.training.eval_data_path, held_out)
+        return origin
+
     def add(self, key: str, prefix: str, data: DataSet) -> None:
         """Add the data that the configuration names by ``key``."""
         self._data[key] = {"prefix": prefix, "rows": len(data), "content_hash": data.content_hash}
@@ -123,6 +134,31 @@ class DataOrigin:
                     "training.allow_changed_data=true"
                 )
             print(found, flush=True)
+
+
+class RewardFiles:
+    """The files of a run's own reward functions, as they are remembered in every checkpoint.
+
+    A file may be changed between two processes of a run, as to mend a mistake in it; that is named.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._hashes = {path: hash_file(Path(path)) for path in paths}
+
+    @classmethod
+    def of(cls, reward: RewardConfig) -> Self:
+        """The files that ``reward.functions`` names."""
+        return cls(sorted({function.path for function in reward.functions if function.path is not None}))
+
+    def state_dict(self) -> dict[str, str]:
+        """Hash by path."""
+        return self._hashes
+
+    def load_state_dict(self, state: dict[str, str]) -> None:
+        """Print which of the files are not what the earlier process had under their paths."""
+        for path, found in self._hashes.items():
+            if state.get(path, found) != found:
+                print(f"changed since the run was last started: the contents of {path} (reward.functions)", flush=True)
 
 
 def write_config(run_dir: Path, resolved: str) -> None:

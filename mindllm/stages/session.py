@@ -21,14 +21,14 @@ from mindllm.checkpoint import (
     write_checkpoint_info,
 )
 from mindllm.checkpoint.run_state import RunState, Saved, complete_iterations
-from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.config import RunConfig, TrainedRoleConfig, TrainingConfig, resolved_sections, resolved_yaml
-from mindllm.data import ResumableSampler, load_tokenizer, read_template_record, template_end_ids
+from mindllm.data import load_tokenizer, read_template_record, template_end_ids
 from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size
 from mindllm.observe import RunLog, Timings, WandbSettings, outcome_of
 from mindllm.stages import run_directory
-from mindllm.stages.run_directory import DataOrigin, DataSet, Frozen, find_frozen
+from mindllm.stages.resume import check_saved, naming_the_way_back
+from mindllm.stages.run_directory import DataOrigin, DataSet, Frozen, RewardFiles, find_frozen
 from mindllm.workers.cluster import Cluster
 from mindllm.workers.ref import Ref
 from mindllm.workers.trained import TrainedModel, UpdateResult
@@ -50,6 +50,9 @@ PHASES = {
     "eval": "evaluating",
 }
 """What the user is shown while the part of an iteration goes on whose time is ``timing/<key>``."""
+
+_NEW_STATE = ("data", "reward_files")
+"""Parts of a checkpoint's state that earlier versions did not save."""
 
 Model = TypeVar("Model", bound=TrainedModel)
 Launch = Callable[[Path, int, bool], Model]
@@ -89,12 +92,10 @@ class Session:
         self.config, self.training = config, config.training
         self.run_dir = Path(self.training.run_dir)
         self.timings = Timings()
-        origin = DataOrigin(self.run_dir, self.training.allow_changed_data)
-        origin.add("data_path", config.actor.data_path, data)
-        if held_out is not None:
-            origin.add("training.eval_data_path", self.training.eval_data_path, held_out)
+        origin = DataOrigin.of(config, data, held_out)
         # First, so that changed data is found before what depends on it, such as a position in its order.
-        self._trained, self._stateful = trained, {"data": origin, **stateful}
+        self._trained = trained
+        self._stateful = {"data": origin, "reward_files": RewardFiles.of(config.reward), **stateful}
         self._models: dict[str, TrainedModel] = {}
         directories = {role: Path(settings.save) for role, settings in trained.items()}
         self._lock = run_directory.lock(self.run_dir)
@@ -142,41 +143,14 @@ class Session:
 
     def _take_up(self, saved: Saved) -> None:
         """Continue from a checkpoint of the same stage, before anything is written."""
-        stage = saved.state["stage"]
-        if stage != self.training.stage:
-            raise UserError(
-                f"training.run_dir: {self.run_dir} holds a run of stage {stage}, not {self.training.stage}; "
-                "write another run_dir"
-            )
-        for directory in saved.roles.values():
-            with self._naming_the_way_back(directory), TorchDistReader(directory) as reader:
-                reader.check_loadable()
-                read_checkpoint_info(directory)
-        for role, settings in self._trained.items():
-            started = read_checkpoint_info(latest_iteration_dir(Path(settings.load))).architecture
-            if read_checkpoint_info(saved.roles[role]).architecture != started:
-                raise UserError(
-                    f"{role}.load: {settings.load} is another architecture than the run in {self.run_dir} has; name "
-                    "the model that it began with, or write another run_dir"
-                )
+        check_saved(saved, self.training, self._trained)
         for name, owner in self._stateful.items():
-            if name in saved.state or name != "data":  # which an earlier version did not save
+            if name in saved.state or name not in _NEW_STATE:
                 owner.load_state_dict(saved.state[name])
         self._skipped_in_a_row.update(saved.state["skipped_in_a_row"])
         print(f"resuming after iteration {self.completed} of {self.training.train_iters}", flush=True)
         for line in run_directory.changed_keys(self.run_dir, resolved_yaml(self.config)):
             print(line, flush=True)
-
-    @contextmanager
-    def _naming_the_way_back(self, directory: Path) -> Iterator[None]:
-        """Add to what is wrong with a role's ``directory`` of this run how to do without that checkpoint."""
-        try:
-            yield
-        except UserError as error:
-            if str(directory) not in str(error):
-                raise
-            manifest = self.run_dir / "checkpoints" / f"{directory.name}.json"
-            raise UserError(f"{error}; delete {manifest} to go back to the checkpoint before it") from None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -214,7 +188,7 @@ class Session:
         if self._resumed is None:
             model = launch(self.source(role), total_steps, False)
         else:
-            with self._naming_the_way_back(self.source(role)):
+            with naming_the_way_back(self.run_dir, self.source(role)):
                 model = launch(self.source(role), total_steps, True)
         self._models[role] = model
         return model
@@ -348,13 +322,6 @@ class Session:
             convert_mcore_to_hf(
                 Path(self.config.actor.save), Path(self.training.export_hf), iteration=self.training.train_iters
             )
-
-
-def make_sampler(size: int, training: TrainingConfig) -> ResumableSampler:
-    """The order in which a run reads a data set of ``size`` samples."""
-    return ResumableSampler(
-        size, training.global_batch_size, training.seed, not training.no_shuffle, training.allow_changed_data
-    )
 
 
 def _wandb_settings(training: TrainingConfig) -> WandbSettings:

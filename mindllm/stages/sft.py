@@ -6,7 +6,8 @@ import torch
 from mindllm.config import RunConfig
 from mindllm.data import InstructionDataset
 from mindllm.data.sequences import Sequences
-from mindllm.stages.session import Session, make_sampler, mean_metrics
+from mindllm.stages.resume import make_sampler
+from mindllm.stages.session import Session, mean_metrics
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.objectives import SftObjective
 

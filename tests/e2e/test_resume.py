@@ -119,6 +119,13 @@ def test_a_finished_run_does_nothing_when_it_is_started_again(workspace, uninter
     assert metrics(uninterrupted) == before
 
 
+def test_a_check_says_where_a_run_goes_on(workspace, uninterrupted):
+    assert (
+        "ok: resume: after iteration 6 of 9"
+        in post_train(workspace.arguments("grpo", uninterrupted, *SHORT, "training.train_iters=9", "--check")).out
+    )
+
+
 def test_a_changed_key_is_named_when_a_run_is_started_again(workspace, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *SHORT, f"{ACTOR}.lr=2e-3"))
@@ -134,6 +141,8 @@ def test_a_run_whose_answers_were_changed_goes_on_only_where_that_is_allowed(wor
     overrides = [*SHORT, "training.train_iters=7", f"{ACTOR}.data_path={tmp_path / 'data/train'}"]
     refused = post_train(workspace.arguments("grpo", tmp_path / "run", *overrides), status=2)
     assert f"error: data_path: {tmp_path}/data/train has other contents than {workspace.data}/train" in refused.err
+    checked = post_train(workspace.arguments("grpo", tmp_path / "run", *overrides, "--check"), status=2)
+    assert checked.err == refused.err
     assert metrics(tmp_path / "run") == metrics(uninterrupted)
     allowed = [*overrides, "training.allow_changed_data=true"]
     outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *allowed))
@@ -177,6 +186,9 @@ def test_a_damaged_checkpoint_of_the_run_is_named_with_the_way_back(
     outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *SHORT, "training.train_iters=7"), status=2)
     (error,) = outcome.err.splitlines()
     assert re.search(f"{damaged} {said}", error)
+    if name != "*.distcp":
+        arguments = workspace.arguments("grpo", tmp_path / "run", *SHORT, "training.train_iters=7", "--check")
+        assert post_train(arguments, status=2).err == outcome.err
     assert "run/checkpoints/iter_0000006.json to go back" in error
 
 

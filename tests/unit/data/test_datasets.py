@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,6 +118,14 @@ def test_tokens_edited_in_place_change_the_hash(examples: Path) -> None:
     before, path = InstructionDataset(examples).content_hash, Path(f"{examples}_labels_document.bin")
     path.write_bytes(path.read_bytes()[::-1])
     os.utime(path, ns=(1 << 62, 1 << 62))
+    assert InstructionDataset(examples).content_hash != before
+
+
+def test_an_edit_that_keeps_the_time_of_a_file_changes_the_hash(examples: Path) -> None:
+    before, path = InstructionDataset(examples).content_hash, Path(f"{examples}_labels_document.bin")
+    time.sleep(0.05)  # the clock of a file system has steps
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(0, 0))
     assert InstructionDataset(examples).content_hash != before
 
 

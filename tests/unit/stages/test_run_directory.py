@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mindllm.errors import UserError
-from mindllm.stages.run_directory import DataOrigin, changed_keys, find_frozen, lock
+from mindllm.stages.run_directory import DataOrigin, RewardFiles, changed_keys, find_frozen, lock
 
 HOLDER = """
 import sys
@@ -104,6 +104,19 @@ def test_held_out_data_may_be_added_or_left_out_at_resume():
 def test_changed_data_that_is_allowed_is_named(capsys):
     origin(allow_changed=True, train=FakeData("c", 5)).load_state_dict(saved(train=FakeData("a")))
     assert "train: data/train has other contents" in capsys.readouterr().out
+
+
+def test_a_changed_file_of_rewards_is_named_at_resume(tmp_path, capsys):
+    changed, same = tmp_path / "changed.py", tmp_path / "same.py"
+    for path in (changed, same):
+        path.write_text("def reward(completions): return 1\n")
+    before = RewardFiles([str(changed), str(same)]).state_dict()
+    changed.write_text("def reward(completions): return 2\n")
+    RewardFiles([str(changed), str(same)]).load_state_dict(before)
+    said = f"changed since the run was last started: the contents of {changed} (reward.functions)\n"
+    assert capsys.readouterr().out == said
+    RewardFiles([str(changed)]).load_state_dict({})
+    assert capsys.readouterr().out == ""
 
 
 def checkpoint(directory, *iterations):
