@@ -1,10 +1,11 @@
 """Responses and their rewards: the part of an RL iteration between prompts and advantages."""
 
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from mindllm.rollout import GenerationStats, SamplingParams
 from mindllm.workers.actor_rollout import ActorRollout
 from mindllm.workers.objectives import max_deviation
 from mindllm.workers.trained import UpdateResult
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 AddScores = Callable[[Sequences, list[Prompt]], tuple[Tensor, dict[str, float]]]
 """(batch with rule rewards, its prompts) -> (total rewards [n], metrics)."""
@@ -45,9 +49,11 @@ class Rollouts:
         self.config = config
         self.tokenizer = load_tokenizer(config.actor.tokenizer_name_or_path or hf_dir)
         prefixes = list(config.data_prefixes.values())
-        self.stop_ids = tuple(config.actor.eos_token_ids or stop_token_ids(self.tokenizer, hf_dir, prefixes))
+        known = stop_token_ids(self.tokenizer, hf_dir, prefixes)
+        self.stop_ids = tuple(config.actor.eos_token_ids or known)
         if not self.stop_ids:
             raise UserError(f"actor_rollout.eos_token_ids: neither this key nor {hf_dir} names an end token")
+        self._hidden = {*known, self.tokenizer.pad_token_id} | set(_ends_alone(self.tokenizer, self.stop_ids))
         self._warned = False
         reward = config.reward
         self._runner = (
@@ -116,8 +122,7 @@ class Rollouts:
 
     def completions(self, batch: Sequences) -> list[str]:
         """The responses as text, without end and padding tokens; other special tokens (tags, tool calls) are text."""
-        hidden = {*self.stop_ids, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
-        responses = [[token for token in response if token not in hidden] for _, response in batch.token_lists()]
+        responses = [[token for token in response if token not in self._hidden] for _, response in batch.token_lists()]
         return [self.tokenizer.decode(response, skip_special_tokens=False) for response in responses]
 
     def _items(self, batch: Sequences, prompts: list[Prompt]) -> list[RewardItem]:
@@ -166,6 +171,17 @@ class Rollouts:
                 zip(batch.prompt_index.tolist(), self.completions(batch), strict=True)
             )
         ]
+
+
+def _ends_alone(tokenizer: "PreTrainedTokenizerBase", stop_ids: Sequence[int]) -> list[int]:
+    """Those of ``stop_ids`` that are no text: a response may be told to stop at a word, or at ``</answer>``."""
+    texts = dict(zip(stop_ids, tokenizer.convert_ids_to_tokens(list(stop_ids)), strict=True))
+    added = tokenizer.added_tokens_decoder
+    return [
+        token
+        for token, text in texts.items()
+        if token in added and added[token].special and not re.fullmatch(r"</\w+>", text)
+    ]
 
 
 def headline(config: RunConfig) -> dict[str, str]:

@@ -18,7 +18,7 @@ SPECIAL += ["<think>", "</think>", "<answer>", "</answer>", "<|python_tag|>"]
 
 
 @pytest.fixture
-def rollouts(tmp_path):
+def rollouts(tmp_path, request):
     """Of a model whose tags are special tokens, and which stops at <|im_end|> and at what its tokenizer calls EOS."""
     words = {word: number for number, word in enumerate([*SPECIAL, "two", "and"])}
     built = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
@@ -27,7 +27,8 @@ def rollouts(tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=built, eos_token="<|endoftext|>", pad_token="<pad>")
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
-    actor = SimpleNamespace(tokenizer_name_or_path=None, eos_token_ids=None)
+    stops = getattr(request, "param", None)
+    actor = SimpleNamespace(tokenizer_name_or_path=None, eos_token_ids=stops and tokenizer.convert_tokens_to_ids(stops))
     config = SimpleNamespace(actor=actor, reward=SimpleNamespace(functions=[]), data_prefixes={})
     return Rollouts(config, tmp_path)
 
@@ -67,6 +68,21 @@ def test_token_sums_are_per_sequence_and_zero_for_an_empty_response():
     ],
 )
 def test_the_text_of_a_response_lacks_end_and_padding_tokens_alone(rollouts, response, text):
+    ids = rollouts.tokenizer.convert_tokens_to_ids(response.split())
+    assert rollouts.completions(Sequences.from_lists([[9]], [ids])) == [text]
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "response", "text"),
+    [
+        (["</answer>"], "<answer> two </answer>", "<answer> two </answer>"),  # as it ends what was asked for
+        (["and"], "two and", "two and"),
+        (["<|python_tag|>"], "two <|python_tag|>", "two"),
+        (["</answer>"], "two <|im_end|> <|endoftext|>", "two"),
+    ],
+    indirect=["rollouts"],
+)
+def test_text_that_a_response_is_told_to_stop_at_stays(rollouts, response, text):
     ids = rollouts.tokenizer.convert_tokens_to_ids(response.split())
     assert rollouts.completions(Sequences.from_lists([[9]], [ids])) == [text]
 
