@@ -1,5 +1,6 @@
 """What a run directory remembers of earlier processes: who has it open, configuration, data, models it loaded."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from mindllm.files import write_atomically
 
 _CONFIG_NAME = "config.yaml"
 _LOCK_NAME = ".lock"
+_SAMPLES, _SAMPLE_BYTES = 64, 4096  # of each file of weights, spread evenly
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,11 @@ class Frozen:
 
     load: str
     directory: Path
+    weights: str  # hash of samples of its files, as they are when the model is loaded
 
     def as_state(self) -> dict[str, str]:
         """What a checkpoint of the run remembers."""
-        return {"load": self.load, "iteration": self.directory.name}
+        return {"load": self.load, "iteration": self.directory.name, "weights": self.weights}
 
 
 def find_frozen(role: str, load: str, before: Mapping[str, str] | None) -> Frozen:
@@ -43,19 +46,38 @@ def find_frozen(role: str, load: str, before: Mapping[str, str] | None) -> Froze
         The latest iteration of ``load``; or, while the key is what it was, the iteration with which the run began.
 
     Raises:
-        UserError: ``load`` is no checkpoint directory, or that iteration is gone.
+        UserError: ``load`` is no checkpoint directory, or that iteration is gone or has other weights now.
     """
     latest = latest_iteration_dir(load)
     if before is None or Path(before["load"]).resolve() != Path(load).resolve():
-        return Frozen(load, latest)
+        return Frozen(load, latest, _sample_weights(latest))
     directory = Path(load) / before["iteration"]
     if not directory.is_dir():
         raise UserError(
             f"{role}.load: {directory}, which the run was begun with, is gone; put it back, or name another checkpoint"
         )
+    found = Frozen(load, directory, _sample_weights(directory))
+    if before.get("weights", found.weights) != found.weights:
+        raise UserError(
+            f"{role}.load: {directory} has other weights than when the run was begun; put those back, or move the new "
+            "ones to another directory and name that"
+        )
     if directory != latest:
         print(f"{role}.load: {directory}, as when the run was begun, although {latest.name} is there now", flush=True)
-    return Frozen(load, directory)
+    return found
+
+
+def _sample_weights(directory: Path) -> str:
+    """Hash of samples of the files with the weights: other weights have another one, and no file is read whole."""
+    digest = hashlib.sha256()
+    for path in sorted(directory.glob("*.distcp")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            for sample in range(_SAMPLES):
+                file.seek(max(0, size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def lock(run_dir: Path) -> FileLock:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mindllm.errors import UserError
@@ -148,3 +149,19 @@ def test_a_frozen_model_that_is_gone_is_not_replaced_by_a_later_one(tmp_path):
     checkpoint(load, 8)
     with pytest.raises(UserError, match=r"ref.load: .*/iter_0000003, which the run was begun with, is gone"):
         find_frozen("ref", str(load), before)
+
+
+def test_a_frozen_model_whose_weights_were_replaced_in_place_is_refused(tmp_path):
+    load = checkpoint(tmp_path / "ref", 3)
+    weights = load / "iter_0000003/__0_0.distcp"
+    generator = np.random.default_rng(0)
+    first, second = (generator.bytes(1_000_000) for _ in range(2))
+    weights.write_bytes(first)
+    before = find_frozen("ref", str(load), None).as_state()
+    weights.write_bytes(first)  # the same bytes at another time
+    assert find_frozen("ref", str(load), before).as_state() == before
+    weights.write_bytes(second)
+    with pytest.raises(UserError, match=r"ref.load: .*/iter_0000003 has other weights than when the run was begun"):
+        find_frozen("ref", str(load), before)
+    earlier = {name: value for name, value in before.items() if name != "weights"}
+    assert find_frozen("ref", str(load), earlier).directory == load / "iter_0000003"
