@@ -31,7 +31,8 @@ _NUMBER = re.compile(r"(?<![^\s=(*:$])\\?\$?-?\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?
 _NEXT_WORD = re.compile(r"\s*([A-Za-z°]+)(?!\w)")
 _WORD = re.compile(r"\w+")
 
-_FEWEST_WORDS = 3  # of a sentence; ``Voyager 2`` is none, so that its number is no answer
+_FEWEST_WORDS = 3  # of a sentence, such as ``It is 4``
+_FEWEST_WORDS_AROUND_A_NUMBER = 4  # ``World War 2`` is no answer 2, ``He has 2 apples`` is
 _LONGEST = 1000  # characters of a final answer
 _MAX_CONCLUSIONS = 20
 
@@ -211,7 +212,11 @@ def _conclusions(text: str, alone: bool) -> list[str]:
 
 
 def _is_sentence(text: str) -> bool:
-    return len(_WORD.findall(text)) >= _FEWEST_WORDS and not _is_mathematics(text)
+    return _count_words(text) >= _FEWEST_WORDS and not _is_mathematics(text)
+
+
+def _count_words(text: str) -> int:
+    return sum(_WORD.search(word) is not None for word in without_fonts(text).split())
 
 
 def _is_mathematics(text: str) -> bool:
@@ -241,7 +246,7 @@ def _last_words(text: str) -> str | None:
 def _last_number(text: str, alone: bool) -> str | None:
     """Return the last number, with the unit that follows it; with ``alone`` only where there is no other."""
     found = list(_NUMBER.finditer(text))
-    if not found or (alone and len(found) > 1):
+    if not found or (alone and len(found) > 1) or _count_words(text) < _FEWEST_WORDS_AROUND_A_NUMBER:
         return None
     word = _NEXT_WORD.match(text, found[-1].end())
     return found[-1][0] + (f" {word[1]}" if word is not None and known_unit(word[1]) else "")

@@ -48,6 +48,7 @@ _WRAPPERS = tuple(
         rf"{_FONT}\s*\{{([^{{}}]*)\}}",
         r"\"([^\"]*)\"|'([^']*)'|`([^`]*)`",
         r"(.*\S)\s*[.,;:]",
+        r"=(.+)",
         rf"(?:\\approx(?![a-z])|(?:about|approximately|roughly)\b|{_FONT}\s*\{{\s*(?:about|approximately)\s*\}})(.+)",
     )
 )

@@ -32,8 +32,8 @@ _RELATIVE = Fraction(1, 10**5)
 _ROUNDING = 1e-12  # relative, of floating-point arithmetic
 _CERTAIN = 1e-6  # a difference that rounding does not explain
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,(?!\d{3}$)\d+")
-# A score, a telephone number, a date: as arithmetic, other ones would have the same value.
-_NO_ARITHMETIC = re.compile(r"\d+(?:\s*-\s*\d+)+|\d+(?:/\d+){2,}")
+# A score, a telephone number, a date, a ratio of three: as arithmetic, other ones would have the same value.
+_NO_ARITHMETIC = re.compile(r"\d+(?:\s*-\s*\d+)+|\d+(?:/\d+){2,}|\d+(?:\s*:\s*\d+){2,}")
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|lt|gt|leq|geq|ne|neq|cup|cap|mathbb|setminus)(?![a-z])")
 _EQUALS = re.compile(r"(?<![<>!:\\])=")
 

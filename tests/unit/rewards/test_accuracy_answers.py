@@ -12,7 +12,7 @@ accuracy = BUILTINS["accuracy"].function
 ANSWERS: dict[str, tuple[list[str], list[str]]] = {
     # numbers
     "42": (
-        ["42", "42.0", "+42", "042", "$42$", "42.", r"\text{42}", r"\mathbf{42}", "**42**"],
+        ["42", "42.0", "+42", "042", "$42$", "42.", r"\text{42}", r"\mathbf{42}", "**42**", "= 42"],
         ["24", "-42", "4.2", "4 2", "420"],
     ),
     "-7": (["-7", "−7", "- 7", "-7.0"], ["7", "-8"]),
@@ -115,6 +115,7 @@ ANSWERS: dict[str, tuple[list[str], list[str]]] = {
         [r"\begin{bmatrix}1\\2\end{bmatrix}", r"\begin{pmatrix}1.0\\2\end{pmatrix}"],
         [r"\begin{pmatrix}2\\1\end{pmatrix}", "1", "2"],
     ),
+    "1:2:3": (["1:2:3", "1 : 2 : 3"], ["3:2:1", "1/6", "1:2"]),
     "2:3": (["2:3", "2 : 3", "4:6"], ["3:2", "2", "3"]),
     # quantities
     "15 kg": (
@@ -243,6 +244,10 @@ def test_an_answer_is_right_where_it_says_what_the_solution_says(gold):
         (r"<answer>\[ x = 4 \]</answer>", "4", 1.0),
         ("<answer>between 3 and 4</answer>", "4", 0.0),
         ("<answer>3 or 4</answer>", "4", 0.0),
+        ("<answer>World War 2</answer>", "2", 0.0),
+        (r"<answer>\text{June 20}</answer>", "20", 0.0),
+        ("<answer>Mercury-Redstone 3</answer>", "3 hours", 0.0),
+        ("<answer>He has 2 apples</answer>", "2", 1.0),
         ("<answer>The answer is 3 or 4</answer>", "4", 0.0),
         # boxes
         (r"First \boxed{1}. Then, \boxed{2}.", "2", 1.0),
