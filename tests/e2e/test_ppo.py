@@ -66,6 +66,8 @@ def test_an_interrupted_run_resumes_to_the_same_end(ppo_workspace, uninterrupted
     ours, theirs = (saved_state(path, 6)["state"] for path in (run_dir, uninterrupted))
     iterations = [[state["frozen"].pop(role)["iteration"] for role in frozen] for state in (ours, theirs)]
     assert iterations[0] == iterations[1]
+    files = [list(state.pop("reward_files").values()) for state in (ours, theirs)]  # each run has its own copy
+    assert files[0] == files[1]
     assert ours == theirs
     for role in ROLES:
         ours = exported(run_dir, role, tmp_path / f"ours-{role}")
