@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mindllm.data.handlers import Encoded, Handler, HandlerOptions, build_handler
+from mindllm.data.handlers import Encoded, Handler, HandlerOptions, base, build_handler
 from mindllm.data.rows import Row
 from mindllm.data.tokenizer import TokenizerSpec
 
@@ -21,6 +21,11 @@ _CORPUS = [
     "user system assistant question answer You are a helpful assistant.",
     "You are Qwen, created by Alibaba Cloud. 0 1 2 3 4 5 6 7 8 9",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _own_handlers_end_with_their_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
 
 
 def make_tokenizer(directory: Path, bos: bool, chat_template: str | None) -> Path:
