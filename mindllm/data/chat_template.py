@@ -93,17 +93,22 @@ class ChatTemplate:
         turns = [turn for turn, message in enumerate(messages) if message.role == "assistant"]
         starts = self._starts(text, messages, turns, tools)
         stops = [*starts[1:], len(text)]
-        marked = []
+        marked, bare = [], []
         for turn, start, stop in zip(turns, starts, stops, strict=True):
             said = self._end_of_text(text, start, stop, messages[turn])
-            if turn == turns[-1]:
-                self._check_reasoning(text[start:], messages[turn])
+            leaves_out = self._leaves_out_reasoning(text[start:stop], messages[turn])
+            if leaves_out and turn == turns[-1]:
+                raise TemplateRefusal(
+                    "the tokenizer's chat template leaves out the reasoning of the last answer; use another "
+                    "--prompt-type"
+                )
             ends = self._ends_of_calls if messages[turn].tool_calls else self._ends
             text, end = ends.close(text, said, stop, is_last=turn == len(messages) - 1)
             if end is None:
                 end = self._end_by_next_turn(text, messages[: turn + 1], tools) if messages[turn].tool_calls else said
             marked.append((start, end))
-        return Rendered(text, marked)
+            bare += [(start, end)] if leaves_out else []
+        return Rendered(text, marked, tuple(bare))
 
     def _starts(self, text: str, messages: list[Message], turns: list[int], tools: Tools) -> list[int]:
         """Where answers begin, found in the quickest way that is sure."""
@@ -230,13 +235,10 @@ class ChatTemplate:
                 f"{remedy}, or write it into the answer"
             )
 
-    def _check_reasoning(self, answer: str, message: Message) -> None:
-        """Refuse a last answer without the reasoning it should have; of earlier ones templates leave it out."""
+    def _leaves_out_reasoning(self, answer: str, message: Message) -> bool:
+        """Whether an answer lacks the reasoning it should have, as earlier ones do in many templates."""
         reasoning = message.reasoning if message.reasoning is not None else split_reasoning(message.content)[0]
-        if self._settings.get("enable_thinking", True) and reasoning.strip() not in answer:
-            raise TemplateRefusal(
-                "the tokenizer's chat template leaves out the reasoning of the last answer; use another --prompt-type"
-            )
+        return bool(self._settings.get("enable_thinking", True)) and reasoning.strip() not in answer
 
     def _render(self, messages: list[Message], tools: Tools, add_generation_prompt: bool) -> str:
         self._check(messages, tools)

@@ -40,4 +40,5 @@ def _summary(manifest: dict[str, Any], prefix: str) -> str:
         line += f"; {samples['samples']} in {manifest['split']}"
     if samples["fill_rate"] is not None:
         line += f"; packed into {samples['rows']} rows, {samples['fill_rate']:.1%} full"
+    line += "".join(f"; {count} {kind}" for kind, count in manifest["changed"].items())
     return f"{line}; {tokens['total']} tokens; {prefix}_manifest.json"

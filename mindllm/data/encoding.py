@@ -60,12 +60,12 @@ class TextEncoder:
     def encode_split(self, texts: Sequence[Rendered], add_bos: bool = False) -> list[Tokenized]:
         """Each marked range, and each stretch between two, encoded on its own; `add_bos` as for `encode_marked`."""
         pieces = []
-        for text, marked in texts:
+        for text, marked, _ in texts:
             borders = [0, *(border for span in marked for border in span), len(text)]
             pieces += [text[start:end] for start, end in pairwise(borders)]
         encoded = iter(self._engine.encode(pieces))
         tokenized = []
-        for _, marked in texts:
+        for _, marked, _ in texts:
             parts = [next(encoded) for _ in range(2 * len(marked) + 1)]
             borders = np.cumsum([0, *map(len, parts)]).tolist()
             spans = list(zip(borders[1:-1:2], borders[2:-1:2], strict=True))
@@ -87,5 +87,5 @@ class TextEncoder:
             found
             if text.startswith(bos)
             else Tokenized(np.concatenate([prefix, found.ids]), [(start + 1, end + 1) for start, end in found.marked])
-            for (text, _), found in zip(texts, tokenized, strict=True)
+            for (text, *_), found in zip(texts, tokenized, strict=True)
         ]

@@ -65,10 +65,14 @@ def spoken(turn: Mapping[str, Any]) -> str:
 
 
 class Rendered(NamedTuple):
-    """Text, and the (start, end) character ranges that are marked: those that are trained, one per answer."""
+    """Text, and the (start, end) character ranges that are marked: those that are trained, one per answer.
+
+    `bare` are those of the ranges whose answer has reasoning that the template leaves out.
+    """
 
     text: str
     marked: list[tuple[int, int]]
+    bare: tuple[tuple[int, int], ...] = ()
 
 
 class TemplateRefusal(RowError):

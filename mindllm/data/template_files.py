@@ -97,7 +97,8 @@ class DeclaredTemplate:
         stop = self._bound["stop"]
         # The marker that opens the next turn is how an answer says that it is over.
         marked = [(a, b + len(stop) if stop and writer.text.startswith(stop, b) else b) for a, b in writer.marked]
-        return Rendered(writer.text, marked)
+        bare = tuple(marked[number] for number in writer.bare)
+        return Rendered(writer.text, marked, bare)
 
     def _write(self, messages: list[Message], tools: Tools) -> "_Writer":
         writer = _Writer(self._bound["begin"])
@@ -150,6 +151,8 @@ class DeclaredTemplate:
                 shown = reasoning.strip("\n") if self._thinking else ""
                 opening, opening_is_trained = _fill(self._bound["thinking"], reasoning=shown), self._thinking
                 content = content.lstrip("\n")
+            elif reasoning.strip() and self._thinking:
+                writer.bare.append(len(writer.marked))
         calls = [self._tool_call(call.name, _json(call.arguments)) for call in message.tool_calls]
         content = "\n".join([content, *calls] if content else calls)
         writer.add(self._bound["header"])
@@ -186,6 +189,7 @@ class _Writer:
         self._parts = [text]
         self._length = len(text)
         self.marked: list[tuple[int, int]] = []
+        self.bare: list[int] = []  # numbers of marked ranges without the reasoning of their answer
 
     def add(self, text: str) -> None:
         self._parts.append(text)

@@ -67,7 +67,7 @@ def end_tokens(template: Template, spec: TokenizerSpec) -> list[str]:
     found: dict[str, None] = {}
     for dialogue in ([question, answer], [question, answer, question, answer]):
         try:
-            text, marked = template.render_dialogue(dialogue)
+            text, marked, _ = template.render_dialogue(dialogue)
         except UserError:  # a chat template that refuses so short a conversation
             continue
         start, end = marked[0]

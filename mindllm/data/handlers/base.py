@@ -189,9 +189,10 @@ class Handler(ABC):
             tokenized = [next(encoded) for _ in found]
             sample = self._caught(partial(self.finish, texts=tokenized, changed=changed), row, dropped)
             if sample is not None:
+                changed["reasoning_left_out"] += any({*text.marked} & {*text.bare} for text in found)
                 samples.append(sample)
                 kept.append(position)
-        return self._collect(len(rows), samples, kept, dropped, changed)
+        return self._collect(len(rows), samples, kept, dropped, +changed)
 
     def template_for(self, row: Row) -> Template:
         """The template under the settings of a row, which TRL reads from the same column.

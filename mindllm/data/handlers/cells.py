@@ -96,7 +96,7 @@ def tools_cell(row: Row, column: str | None) -> Tools:
 
 def _as_function(tool: Any) -> dict[str, Any]:
     """A tool as chat templates expect it; a bare description (name, parameters) is wrapped as a function."""
-    if not isinstance(tool, dict):
+    if not isinstance(tool, dict) or not tool.keys() & {"name", "function", "type"}:
         raise DropRow("invalid_tools")
     is_bare = isinstance(tool.get("name"), str) and not isinstance(tool.get("function"), dict)
     if not is_bare or tool.get("type") not in (None, "function"):

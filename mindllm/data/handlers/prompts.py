@@ -113,6 +113,6 @@ class AnsweredPromptHandler(PromptHandler):
         """See `PromptHandler.kept_columns`. A column `labels` of the data's own goes before the answer."""
         kept = {}
         for name in self.options.dataset_additional_keys or ("labels",):
-            is_answer = name == "labels" and name not in row.values
+            is_answer = name == "labels" and row.values.get(name) is None
             kept[name] = self.shape.reference(row) if is_answer else row.values.get(name)
         return kept

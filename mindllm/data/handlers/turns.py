@@ -43,7 +43,7 @@ _UNCLEAR_WEIGHTS = ("train_detail", "mask", "masked")  # of parts of an answer; 
 _SPEAKERS = ("system", "user", "human", "assistant", "gpt", "bot")  # keys of a turn that holds question and answer
 _CONTENT_NAMES = ("content", "value", "text")  # where the content is, if not where the tags say
 _BEFORE: dict[Role, tuple[Role | None, ...]] = {  # which turns a turn may follow; None = the beginning
-    "user": (None, "system", "assistant"),
+    "user": (None, "system", "assistant", "tool"),
     "assistant": ("user", "tool"),
     "tool": ("user", "assistant", "tool"),
     "system": (None,),
@@ -351,8 +351,12 @@ def _is_trained(weights: list[tuple[str, Any]], role: Role) -> bool:
 
 
 def _reasoning(others: dict[str, Any]) -> str:
-    """Take the reasoning, which has several names at times, out of a turn's other fields."""
-    return [_text(others.pop(name)) for name in REASONING_FIELDS if name in others][0]
+    """Take the reasoning, which has several names at times, out of a turn's other fields. Raises DropRow for two."""
+    found = {_text(others.pop(name)) for name in REASONING_FIELDS if name in others}
+    written = [text for text in found if text.strip()]
+    if len(written) > 1:
+        raise DropRow("two_reasonings")
+    return written[0] if written else ""
 
 
 def _text(content: Any) -> str:

@@ -93,7 +93,7 @@ def test_answers_are_trained_with_what_ends_them(
 ) -> None:
     ours = template(jinja, spec)
     written = ours._render(TURNS, (), add_generation_prompt=False)
-    text, marked = ours.render_dialogue(TURNS)
+    text, marked, _ = ours.render_dialogue(TURNS)
     assert [text[start:end] for start, end in marked] == expected
     assert text == (written.rstrip("\n") + closing if closing else written)
     (start, end), text = ours.render_dialogue(TURNS[:2])[1][0], ours.render_dialogue(TURNS[:2]).text
@@ -111,10 +111,10 @@ CALLING = (
 def test_an_answer_that_calls_tools_ends_in_its_own_way(spec: TokenizerSpec) -> None:
     calls = (ToolCall("add", {"a": 1}), ToolCall("add", {"a": 2}))
     turns = [TURNS[0], Message("assistant", "", calls), Message("tool", "add 3"), Message("assistant", "3")]
-    text, marked = template(CALLING, spec).render_dialogue(turns)
+    text, marked, _ = template(CALLING, spec).render_dialogue(turns)
     called = 'add({"a": 1});add({"a": 2});<|eot_id|>'
     assert [text[start:end] for start, end in marked] == [called, "3<|im_end|>"]
-    text, marked = template(CALLING.replace(";{% endfor %}<|eot_id|>", ";{% endfor %}"), spec).render_dialogue(turns)
+    text, marked, _ = template(CALLING.replace(";{% endfor %}<|eot_id|>", ";{% endfor %}"), spec).render_dialogue(turns)
     # Here a call is over when the result's turn opens.
     assert [text[start:end] for start, end in marked] == [called.replace("<|eot_id|>", "<|user|>"), "3<|im_end|>"]
 
@@ -135,7 +135,7 @@ def test_reasoning_that_quotes_the_answer_does_not_hide_where_it_ends(spec: Toke
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning %}{{ m.reasoning }}<|im_end|>{% endif %}"
         "{{ m.content }}<|im_end|>\n{% endfor %}" + ASKED
     )
-    text, marked = template(jinja, spec).render_dialogue([TURNS[0], TURNS[1]._replace(reasoning="is it 4?")])
+    text, marked, _ = template(jinja, spec).render_dialogue([TURNS[0], TURNS[1]._replace(reasoning="is it 4?")])
     assert [text[start:end] for start, end in marked] == ["is it 4?<|im_end|>4<|im_end|>"]
 
 

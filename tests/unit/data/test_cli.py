@@ -47,6 +47,17 @@ def test_a_good_run_prints_its_counts_and_speed(run: Run, tmp_path: Path, capsys
     assert (tmp_path / "out" / "data_manifest.json").exists()
 
 
+def test_the_last_line_counts_what_was_dropped_and_changed(
+    write_jsonl: Any, tokenizer_dir: Path, tmp_path: Path, capsys: Any
+) -> None:
+    rows = [{"instruction": "Hi", "output": "Ho"}, {"instruction": "Hi", "output": "Ho " * 99}, {"instruction": "Hi"}]
+    command = ["--input", str(write_jsonl(rows)), "--output-prefix", str(tmp_path / "data"), "--handler-name", SFT]
+    command += ["--tokenizer-name-or-path", str(tokenizer_dir), "--seq-length", "32", "--overlong", "truncate"]
+    assert main(command) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("3 rows in, 2 written, 1 dropped (1 null_response); 1 answers_cut; ")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

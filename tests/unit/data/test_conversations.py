@@ -105,6 +105,7 @@ def test_the_answer_of_an_r1_row_is_kept_as_labels(encode: Encode) -> None:
     keys = ("labels", "level")
     assert encode(R1, row, dataset_additional_keys=keys).columns == [{"labels": "1", "level": 3, "prompt": "a"}]
     assert encode(R1, {**row, "labels": "own"}).columns == [{"labels": "own", "prompt": "a"}]
+    assert encode(R1, {**row, "labels": None}).columns == [{"labels": "1", "prompt": "a"}]
     alpaca = {"question": "a", "solution": "1"}
     mapping = {"prompt": "question", "response": "solution"}
     for solution, label in (("1", "1"), (1, "1"), (0.5, "0.5"), ([GPT("1")], "1")):
@@ -175,7 +176,8 @@ def test_sharegpt_function_calls_and_observations_are_tool_calls(encode: Encode,
     turns = [HUMAN("a"), {"from": "function_call", "value": json.dumps(CALL)}, {"from": "observation", "value": "3"}]
     row = {"conversations": [*turns, GPT("3")], "tools": json.dumps([TOOL])}
     assert trained(encode(SFT, row, prompt_type="qwen"), decode) == f"{CALL_TEXT}<|im_end|>3<|im_end|>"
-    assert encode(SFT, {**row, "tools": "[3]"}, prompt_type="qwen").dropped == {"invalid_tools": 1}
+    for tools in ("[3]", {"add": {"parameters": {}}}):
+        assert encode(SFT, {**row, "tools": tools}, prompt_type="qwen").dropped == {"invalid_tools": 1}
 
 
 def ask(question: str, name: str, arguments: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def test_what_is_trained_equals_the_marks_of_trls_training_templates(name: str, 
             **marked_spec.special_tokens,
         )
         expected = [texts[0][start:end].removeprefix(TRAINED_IN_TRL[name]).rstrip("\n") for start, end in marks[0]]
-        text, marked = ours.render_dialogue(messages, tools)
+        text, marked, _ = ours.render_dialogue(messages, tools)
         assert [text[start:end] for start, end in marked] == expected
 
 

@@ -104,7 +104,7 @@ def test_text_and_trained_ranges_are_as_written_by_hand(prompt_type: str, spec: 
     template = load_template(prompt_type, replace(spec, bos="†", eos="§"))
     dialogue = [SYSTEM, Message("user", "Hi"), Message("assistant", "1"), Message("user", "Ho")]
     assert template.render_prompt(dialogue) == prompt
-    text, marked = template.render_dialogue([*dialogue, Message("assistant", "2")])
+    text, marked, _ = template.render_dialogue([*dialogue, Message("assistant", "2")])
     assert text == prompt + answer + after
     assert [text[start:end] for start, end in marked] == [_first_answer(prompt, answer), answer]
 
@@ -119,7 +119,7 @@ def _first_answer(prompt: str, answer: str) -> str:
 def test_reasoning_is_shown_for_the_last_question_only(spec: TokenizerSpec) -> None:
     turns = [Message("user", "a"), Message("assistant", "<think>\nr1\n</think>\n\n1"), Message("user", "b")]
     turns.append(Message("assistant", "<think>r2</think>2"))
-    text, marked = load_template("qwen3", spec).render_dialogue(turns)
+    text, marked, _ = load_template("qwen3", spec).render_dialogue(turns)
     assert [text[a:b] for a, b in marked] == ["1<|im_end|>", "<think>\nr2\n</think>\n\n2<|im_end|>"]
 
 
@@ -127,7 +127,7 @@ def test_without_thinking_the_empty_reasoning_belongs_to_the_prompt(spec: Tokeni
     template = load_template("qwen3", spec, thinking=False)
     turns = [Message("user", "a"), Message("assistant", "<think>\nr\n</think>\n\n1")]
     prompt = template.render_prompt(turns[:1])
-    text, marked = template.render_dialogue(turns)
+    text, marked, _ = template.render_dialogue(turns)
     assert prompt.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n") and text.startswith(prompt)
     assert [text[a:b] for a, b in marked] == ["1<|im_end|>"]
 
@@ -227,7 +227,7 @@ def test_a_chat_template_that_starts_with_bos_gets_no_second_one(bos_spec: Token
 
 
 def test_hf_finds_the_answers_and_their_end_tokens(spec: TokenizerSpec) -> None:
-    text, trained = load_template(HF, spec).render_dialogue([SYSTEM, *TURNS])
+    text, trained, _ = load_template(HF, spec).render_dialogue([SYSTEM, *TURNS])
     assert [text[start:end] for start, end in trained] == [
         "1 2 3 😀<|im_end|>",
         "<|im_end|>",
@@ -258,7 +258,7 @@ def test_hf_renders_a_dialogue_once_and_more_often_only_where_a_header_is_quoted
     monkeypatch.undo()
     assert template._header is not None
     quoting = [Message("user", f"what is {template._header}?"), Message("assistant", "the quick"), *TURNS[:2]]
-    text, marked = template.render_dialogue(quoting)
+    text, marked, _ = template.render_dialogue(quoting)
     assert [text[start:end].strip() for start, end in marked] == ["the quick<|im_end|>", "1 2 3 😀<|im_end|>"]
 
 

@@ -46,6 +46,40 @@ def test_reasoning_in_a_field_of_its_own_is_trained(field: str, encode: Encode, 
     assert trained(encode(OPENAI, {"messages": [user("a"), answer(parts)]}, prompt_type="qwen3"), decode) == expected
 
 
+def test_reasoning_under_several_names_is_the_one_that_says_something(encode: Encode, decode: Decode) -> None:
+    for fields in ({"reasoning_content": "", "reasoning": "why"}, {"reasoning_content": "why", "reasoning": "why"}):
+        encoded = encode(OPENAI, {"messages": [user("a"), answer("b", **fields)]}, prompt_type="qwen3")
+        assert trained(encoded, decode) == "<think>\nwhy\n</think>\n\nb<|im_end|>"
+    both = {"messages": [user("a"), answer("b", reasoning_content="why", thinking="how")]}
+    assert encode(OPENAI, both, prompt_type="qwen3").dropped == {"two_reasonings": 1}
+
+
+STRIPPING = (  # earlier answers lose their reasoning
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if loop.last and m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content.split('</think>')[-1] if not loop.last else m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("prompt_type", ["qwen3", "hf"])
+@pytest.mark.parametrize("said", [answer("one", reasoning_content="why"), answer("<think>\nwhy\n</think>\n\none")])
+def test_earlier_answers_that_are_trained_without_their_reasoning_are_counted(
+    prompt_type: str, said: dict[str, Any], spec: TokenizerSpec
+) -> None:
+    def changed(*turns: dict[str, Any], **options: Any) -> dict[str, int]:
+        given = HandlerOptions(OPENAI, prompt_type, **options)
+        handler = build_handler(given, replace(spec, chat_template=STRIPPING))
+        encoded = handler.encode([Row("r", 1, {"messages": list(turns)})])
+        assert not encoded.dropped
+        return dict(encoded.changed)
+
+    more = (user("b"), answer("two"))
+    assert changed(user("a"), said, *more, *more) == {"reasoning_left_out": 1}
+    assert changed(user("a"), said) == changed(user("a"), {**said, "weight": 0}, *more) == {}
+    assert changed(user("a"), said, *more, train_on_history=False) == changed(user("a"), answer("one"), *more) == {}
+
+
 @pytest.mark.parametrize("prompt_type", ["chatml", "hf"])
 def test_reasoning_that_a_template_cannot_show_is_refused(prompt_type: str, encode: Encode) -> None:
     row = {"messages": [user("a"), answer("b", reasoning_content="c")]}
@@ -214,6 +248,16 @@ def test_calls_beside_text_and_several_at_once_are_read_from_every_form(
 def test_a_call_joins_no_answer_of_another_weight(encode: Encode) -> None:
     turns = [user("a"), answer("Let me.", weight=0), {"role": "tool_call", "content": CALLED[0]}]
     assert encode(OPENAI, {"messages": turns}, prompt_type="qwen").dropped == {"consecutive_roles": 1}
+
+
+def test_a_question_may_follow_the_result_of_a_tool(encode: Encode, decode: Decode) -> None:
+    plain = [*NATIVE[:4], user("b"), answer("c")]
+    results = [{"type": "tool_result", "tool_use_id": at, "content": RESULTS[at]} for at in (0, 1)]
+    parts = [*NATIVE[:2], user([*results, {"type": "text", "text": "b"}]), answer("c")]
+    for turns in (plain, parts):
+        encoded = encode(OPENAI, {"messages": turns}, prompt_type="qwen")
+        shown = decode(encoded.tokens["input_ids"])
+        assert shown.endswith("</tool_response><|im_end|>\n" + text(("user", "b"), ("assistant", "c")))
 
 
 def test_results_of_tools_belong_to_users_and_calls_to_answers(encode: Encode) -> None:
