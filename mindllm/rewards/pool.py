@@ -85,6 +85,7 @@ class _Process:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
             code = LOST_CONNECTION
+        self.output.finish()
         if code == LOST_CONNECTION:
             return "lost its connection: a reward must not close files that it has not opened"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
