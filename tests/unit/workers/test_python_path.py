@@ -80,6 +80,7 @@ def length(completions):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_ranks_and_replaced_reward_processes_import_what_the_driver_imports(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
