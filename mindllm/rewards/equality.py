@@ -21,7 +21,7 @@ from mindllm.rewards.answers import (
     squeezed,
     tidy,
 )
-from mindllm.rewards.quantities import Unit
+from mindllm.rewards.quantities import Unit, split_unit
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _RELATIVE = Fraction(1, 10**5)
 _ROUNDING = 1e-12  # relative, of floating-point arithmetic
 _CERTAIN = 1e-6  # a difference that rounding does not explain
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,(?!\d{3}$)\d+")
-# A score, a telephone number, a date, a ratio of three: as arithmetic, other ones would have the same value.
+# A range, a score, a telephone number, a date, a ratio of three: as arithmetic, other ones would have the same value.
 _NO_ARITHMETIC = re.compile(r"\d+(?:\s*-\s*\d+)+|\d+(?:/\d+){2,}|\d+(?:\s*:\s*\d+){2,}")
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|lt|gt|leq|geq|ne|neq|cup|cap|mathbb|setminus)(?![a-z])")
 _EQUALS = re.compile(r"(?<![<>!:\\])=")
@@ -49,7 +49,7 @@ def is_same_answer(answer: str, gold: str) -> bool:
     if squeezed(answer) == squeezed(gold):
         return True
     golds, found = readings(gold), readings(answer)
-    if _NO_ARITHMETIC.fullmatch(gold) and not any(map(has_words, golds)):
+    if _NO_ARITHMETIC.fullmatch(split_unit(gold).value) and not any(map(has_words, golds)):
         return False
     if _DECIMAL_COMMA.fullmatch(answer):
         found = (*found, Value(answer.replace(",", ".")))
