@@ -55,6 +55,12 @@ def report_os_error(error: OSError) -> int:
     return 2
 
 
+def open_standard_output() -> None:
+    """Let what a command prints be dropped where it was started with a closed standard output."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  to the end of the process
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence, as a UserError, and takes no abbreviations of flags."""
 

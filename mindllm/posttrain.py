@@ -9,10 +9,11 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> int:
     """Compose, check and run; return the exit status (1: a worker failed, 2: the user can fix it, 130: interrupted)."""
-    from mindllm.command_line import report_os_error
+    from mindllm.command_line import open_standard_output, report_os_error
     from mindllm.config.cli import parse_command
     from mindllm.errors import UserError, WorkerError
 
+    open_standard_output()
     try:
         _run(parse_command(arguments))
         return 0
@@ -31,17 +32,19 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(command: "Command") -> None:
+    from mindllm.command_line import say
     from mindllm.config import compose_config, resolved_yaml
 
     config = compose_config(command.config_name, command.overrides, command.config_dir)
     if command.print_config:
         print("".join(f"{line}\n" for line in config.notices()), end="", file=sys.stderr)
-        print(resolved_yaml(config), end="")
+        say(resolved_yaml(config).removesuffix("\n"))
         return
     if command.check_only:
-        print("".join(f"{line}\n" for line in config.notices()), end="", flush=True)
+        for line in config.notices():
+            say(line)
     else:
-        print(f"{config.training.stage}: checking configuration, checkpoints and data", flush=True)
+        say(f"{config.training.stage}: checking configuration, checkpoints and data")
     from mindllm import preflight
 
     passed = preflight.check(config)
@@ -49,6 +52,6 @@ def _run(command: "Command") -> None:
 
     if command.check_only:
         passed += stages.check_resume(config)
-        print("\n".join(f"ok: {line}" for line in passed))
+        say("\n".join(f"ok: {line}" for line in passed))
         return
     stages.run(config)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TextIO
 
+from mindllm.errors import naming_file
+
 ITERATION_SECONDS = "timing/iteration"
 _WINDOW = 20  # iterations over which the pace is averaged
 _SLOW_S = 60.0  # off a terminal, a phase that took this long is shown again, and says this often how far it is
@@ -120,7 +122,8 @@ class Progress:
             self._bar = None
 
     def _print(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        with naming_file("standard output"):
+            print(line, file=self._stream, flush=True)
 
     def _details(self, iteration: int, metrics: Mapping[str, Any]) -> str:
         pace = (self._times[-1] - self._times[0]) / (len(self._times) - 1)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from mindllm.command_line import say
 from mindllm.errors import UserError, did_you_mean
 from mindllm.files import remove_partial, write_atomically
 from mindllm.observe.jsonl import (
@@ -97,7 +98,7 @@ class RunLog:
             found += self._samples.damaged({number: size for number, size in sizes.items() if isinstance(size, int)})
         self._samples.truncate_after(iteration)
         if found:
-            print("\n".join(found), flush=True)
+            say("\n".join(found))
 
     def log(self, iteration: int, metrics: Mapping[str, Any]) -> None:
         """Log the metrics of an iteration: called once for each, in rising order.
@@ -162,7 +163,7 @@ class RunLog:
         hidden = () if outcome == "finished" else (OSError,)
         with suppress(*hidden):
             report = self._report(outcome, resumes_after)
-            print(render_report(report, self.run_dir), flush=True)
+            say(render_report(report, self.run_dir))
             write_atomically(self.run_dir / "report.json", [to_line(report)])
 
     def _report(self, outcome: str, resumes_after: int | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -10,6 +11,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from mindllm.checkpoint import latest_iteration_dir
+from mindllm.command_line import say
 from mindllm.config import RewardConfig, RunConfig
 from mindllm.data.manifest import hash_file
 from mindllm.errors import UserError
@@ -63,7 +65,7 @@ def find_frozen(role: str, load: str, before: Mapping[str, str] | None) -> Froze
             "ones to another directory and name that"
         )
     if directory != latest:
-        print(f"{role}.load: {directory}, as when the run was begun, although {latest.name} is there now", flush=True)
+        say(f"{role}.load: {directory}, as when the run was begun, although {latest.name} is there now")
     return found
 
 
@@ -80,21 +82,25 @@ def _sample_weights(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def lock(run_dir: Path) -> FileLock:
-    """Take ``run_dir`` for this process, until the lock is released or the process ends.
+def lock(directories: Mapping[str, Path]) -> ExitStack:
+    """Take directories (by the key that names each) for this process, until it ends or what is returned is closed.
 
     Raises:
-        UserError: another process has it.
+        UserError: another process has one of them.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    held = FileLock(run_dir / _LOCK_NAME)
-    try:
-        held.acquire(timeout=0)
-    except Timeout:
-        raise UserError(
-            f"training.run_dir: another process is running in {run_dir}; wait for its end or write another run_dir"
-        ) from None
-    return held
+    with ExitStack() as held:
+        for key, directory in directories.items():
+            directory.mkdir(parents=True, exist_ok=True)
+            one = FileLock(directory / _LOCK_NAME)
+            try:
+                one.acquire(timeout=0)
+            except Timeout:
+                raise UserError(
+                    f"{key}: another process is running in {directory}; wait for its end or write another "
+                    f"{key.rpartition('.')[2]}"
+                ) from None
+            held.callback(one.release)
+        return held.pop_all()
 
 
 class DataSet(Protocol):
@@ -155,7 +161,7 @@ class DataOrigin:
                     f"{found}; put the data back, write another training.run_dir, or go on with what is there now by "
                     "training.allow_changed_data=true"
                 )
-            print(found, flush=True)
+            say(found)
 
 
 class RewardFiles:
@@ -180,7 +186,7 @@ class RewardFiles:
         """Print which of the files are not what the earlier process had under their paths."""
         for path, found in self._hashes.items():
             if state.get(path, found) != found:
-                print(f"changed since the run was last started: the contents of {path} (reward.functions)", flush=True)
+                say(f"changed since the run was last started: the contents of {path} (reward.functions)")
 
 
 def write_config(run_dir: Path, resolved: str) -> None:

@@ -21,6 +21,7 @@ from mindllm.checkpoint import (
     write_checkpoint_info,
 )
 from mindllm.checkpoint.run_state import RunState, Saved, complete_iterations
+from mindllm.command_line import say
 from mindllm.config import RunConfig, TrainedRoleConfig, TrainingConfig, resolved_sections, resolved_yaml
 from mindllm.data import load_tokenizer, read_template_record, template_end_ids
 from mindllm.errors import UserError
@@ -98,7 +99,8 @@ class Session:
         self._stateful = {"data": origin, "reward_files": RewardFiles.of(config.reward), **stateful}
         self._models: dict[str, TrainedModel] = {}
         directories = {role: Path(settings.save) for role, settings in trained.items()}
-        self._lock = run_directory.lock(self.run_dir)
+        elsewhere = {f"{role}.save": path for role, path in directories.items() if not self._holds(path)}
+        self._lock = run_directory.lock({"training.run_dir": self.run_dir, **elsewhere})
         self._state = RunState(self.run_dir, directories, self.training.keep_last_n)
         self._resumed: Saved | None = self._state.latest()
         self._frozen: dict[str, Frozen] = {}
@@ -115,11 +117,14 @@ class Session:
         self.cluster = Cluster(config, self.log.phase, self.log.advance)
         self._iteration: int | None = None
 
+    def _holds(self, directory: Path) -> bool:
+        return directory.resolve().is_relative_to(self.run_dir.resolve())
+
     def __enter__(self) -> Self:
         try:
             self._begin()
         except BaseException:
-            self._lock.release()
+            self._lock.close()
             raise
         return self
 
@@ -132,7 +137,7 @@ class Session:
         self.log.truncate_after(self.completed)
         run_directory.write_config(self.run_dir, resolved_yaml(self.config))
         for line in self.config.notices():
-            print(line, flush=True)
+            say(line)
         self.cluster.__enter__()
 
     def _find_frozen(self) -> dict[str, Frozen]:
@@ -148,9 +153,9 @@ class Session:
             if name in saved.state or name not in _NEW_STATE:
                 owner.load_state_dict(saved.state[name])
         self._skipped_in_a_row.update(saved.state["skipped_in_a_row"])
-        print(f"resuming after iteration {self.completed} of {self.training.train_iters}", flush=True)
+        say(f"resuming after iteration {self.completed} of {self.training.train_iters}")
         for line in run_directory.changed_keys(self.run_dir, resolved_yaml(self.config)):
-            print(line, flush=True)
+            say(line)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -162,7 +167,7 @@ class Session:
         finally:
             saved = max(complete_iterations(self.run_dir), default=0)
             self.log.close(outcome_of(kind), None if kind is None else saved)
-            self._lock.release()
+            self._lock.close()
 
     @property
     def completed(self) -> int:
@@ -316,7 +321,7 @@ class Session:
         if self.training.export_hf is None:
             return
         if Path(self.training.export_hf).exists():
-            print(f"training.export_hf: {self.training.export_hf} is there already, nothing is exported", flush=True)
+            say(f"training.export_hf: {self.training.export_hf} is there already, nothing is exported")
             return
         with self.log.phase(f"exporting to {self.training.export_hf}"):
             convert_mcore_to_hf(

@@ -6,6 +6,8 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from tests.e2e.processes import assert_gone, command_line, descendants
 from tests.e2e.runs import (
     ACTOR,
+    REPOSITORY,
     SHORT,
     Workspace,
     finish,
@@ -129,3 +132,15 @@ def test_an_exception_in_a_worker_ends_the_run_with_the_workers_own_traceback(wo
     assert re.match(r"error: actor_rollout rank \d failed:\nTraceback \(most recent call last\):\n  File ", outcome.err)
     assert "load_model" in outcome.err  # a frame of the worker
     assert "posttrain.py" not in outcome.err  # and none of the driver
+
+
+@pytest.mark.slow
+def test_output_that_is_not_taken_ends_a_run_in_a_sentence_and_a_closed_one_does_not(workspace, tmp_path):
+    arguments = workspace.arguments("grpo", tmp_path / "run", *SHORT, "training.train_iters=1")
+    command = [sys.executable, "posttrain_gpt.py", *map(str, arguments)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("error: standard output: No space left")
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(closed, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

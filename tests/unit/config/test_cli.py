@@ -24,7 +24,7 @@ def rooms(monkeypatch):
     """Stand-ins for the rooms behind the door, which record what was called."""
     calls = []
     preflight = SimpleNamespace(check=lambda config: calls.append("check") or ["data", "tokenizer"])
-    stages = SimpleNamespace(run=lambda config: calls.append("run"))
+    stages = SimpleNamespace(run=lambda config: calls.append("run"), check_resume=lambda config: [])
     monkeypatch.setitem(sys.modules, "mindllm.preflight", preflight)
     monkeypatch.setitem(sys.modules, "mindllm.stages", stages)
     import mindllm

@@ -16,7 +16,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from mindllm.stages.run_directory import lock
-held = lock(Path(sys.argv[1]))
+held = lock({"training.run_dir": Path(sys.argv[1])})
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -27,9 +27,12 @@ def test_a_run_directory_has_one_process_and_is_free_when_that_is_killed(tmp_pat
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(UserError, match="training.run_dir: another process is running in .*run; wait for its end"):
-            lock(tmp_path / "run")
+            lock({"training.run_dir": tmp_path / "run"})
+        with pytest.raises(UserError, match="critic.save: another process is running in .*run; .* write another save"):
+            lock({"training.run_dir": tmp_path / "mine", "critic.save": tmp_path / "run"})
+        lock({"training.run_dir": tmp_path / "mine"}).close()  # which the refusal left free
         other.kill()
-    lock(tmp_path / "run").release()
+    lock({"training.run_dir": tmp_path / "run"}).close()
 
 
 def test_changed_keys_are_named_with_both_values(tmp_path):
