@@ -169,6 +169,7 @@ class Family:
                 self._check_foreign(key, value, own, source)
         for key, allowed in self.fixed.items():
             value = self.defaults.get(key) if config.get(key) is None else config[key]
+            value = "silu" if value == "swish" else value  # transformers has it under both names
             if value is not None and value != allowed:
                 raise UserError(f"{source}: {key} is {value!r}; family '{self.name}' supports {allowed!r} only")
         for key, reason in self.required.items():
@@ -185,7 +186,10 @@ class Family:
             inert = (["full_attention"] * len(value),)
         if any(value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in inert):
             return
-        if inert:
+        if key == "layer_types":
+            others = sorted({str(kind) for kind in value} - {"full_attention"}) if isinstance(value, list) else value
+            reason = f"layer_types has {others}; family '{self.name}' supports 'full_attention' only"
+        elif inert:
             allowed_values = " or ".join(repr(allowed) for allowed in inert)
             reason = f"{key} is {value!r}; family '{self.name}' supports {allowed_values} only"
         else:

@@ -64,6 +64,7 @@ INERT: Mapping[str, tuple[Any, ...]] = {
     "use_mrope": (False,),
     "use_rope": (True,),
     # biases, norms, activations
+    "activation": ("swiglu",),
     "attention_bias": (False,),
     "attention_out_bias": (False,),
     "bias": (False,),

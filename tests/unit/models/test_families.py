@@ -61,6 +61,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
             "pad_token": "<pad>",
         },
     ),
+    "Falcon3": ("llama", {"activation": "swiglu", "hidden_act": "swish"}),
     "Llama fine-tuned by Unsloth": ("llama", {"unsloth_fixed": True, "unsloth_version": "2024.9"}),
     "Llama with notes of transformers": (
         "llama",
@@ -268,6 +269,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen2", {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 2}, "use_sliding_window"),
     ("qwen3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "layer_types"),
     ("llama", {"sliding_window": 4096}, "sliding_window"),
+    (
+        "mistral",
+        {"layer_types": ["sliding_attention"] * 3},
+        "layer_types has ['sliding_attention']; family 'mistral' supp",
+    ),
+    ("llama", {"activation": "gelu"}, "activation is 'gelu'"),
     ("llama", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
     ("llama", {"auto_map": {"AutoModel": "modeling.Model"}}, "auto_map"),
     ("llama", {"quantization_config": {"quant_method": "fp8"}}, "weight_block_size"),
