@@ -46,6 +46,12 @@ def describe_os_error(error: OSError) -> str:
     return f"{name}: {reason}{'; free some space and start the same command again' if is_full else ''}"
 
 
+def in_one_line(error: BaseException, limit: int = 300) -> str:
+    """Return what ``error`` says in one line of at most ``limit`` characters, or what it is where it says nothing."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
 def known_answer(name: str, answers: Mapping[str, str]) -> str | None:
     """Return the answer for ``name``: that of the first pattern that fits it; None when none does.
 

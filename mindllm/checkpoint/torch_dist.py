@@ -28,7 +28,7 @@ from mindllm.checkpoint.dist_metadata import (
 )
 from mindllm.checkpoint.files import Closing, LastFile, write_all
 from mindllm.checkpoint.torch_archive import ArchiveReader, ArchiveWriter, StoredTensor
-from mindllm.errors import UserError
+from mindllm.errors import UserError, in_one_line
 from mindllm.models.families.arrays import Array
 
 # What megatron-core 0.16.1 expects in metadata.json to choose its reader.
@@ -292,7 +292,7 @@ def _naming_damage(path: Path, key: str | None = None) -> Iterator[None]:
         yield
     except Exception as error:
         where = "" if key is None else f" at tensor {key}"
-        raise UserError(f"{path} is damaged{where}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{path} is damaged{where}: {in_one_line(error)}") from None
 
 
 def _intersection(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindllm.data.manifest import read_template_record
-from mindllm.errors import UserError
+from mindllm.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,7 +46,7 @@ def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTra
             str(directory), local_files_only=True, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # damaged files surface as many types, down to a bare Exception of the Rust side
-        raise UserError(f"the tokenizer in {path} does not load: {str(error).splitlines()[0]}") from error
+        raise UserError(f"the tokenizer in {path} does not load: {in_one_line(error)}") from error
     return tokenizer  # type: ignore[no-any-return, unused-ignore]
 
 

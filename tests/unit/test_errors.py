@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindllm.errors import did_you_mean, near_names
+from mindllm.errors import did_you_mean, in_one_line, near_names
 
 KEYS = ["seed", "load", "load_dir", "do_sample", "use_kl_loss", "train_iters", "num_layers", "micro_batch_size"]
 KEYS += ["global_batch_size", "temperature", "lr"]
@@ -50,3 +50,9 @@ def test_a_flag_is_not_offered_for_another():
 def test_the_sentence_names_all_that_may_be_meant_and_is_empty_without():
     assert did_you_mean("batch_size", KEYS) == "; did you mean 'micro_batch_size' or 'global_batch_size'?"
     assert did_you_mean("deepspeed", KEYS) == ""
+
+
+def test_what_an_error_says_is_one_line_also_where_it_says_nothing():
+    assert in_one_line(ValueError("one of:\n  (1) a\n  (2) b")) == "one of: (1) a (2) b"
+    assert in_one_line(EOFError()) == "EOFError"
+    assert in_one_line(ValueError("x" * 400)) == "x" * 300 + " ..."
