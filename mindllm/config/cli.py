@@ -14,8 +14,8 @@ from mindllm.resources import TRAINER_CONFIGS
 _STAGES = {
     "sft": "supervised fine-tuning",
     "orm": "reward model from preference pairs",
-    "ray_grpo": "group relative policy optimisation (also written grpo)",
-    "ray_ppo": "proximal policy optimisation with a critic (also written ppo)",
+    "ray_grpo": "group relative policy optimization (also written grpo)",
+    "ray_ppo": "proximal policy optimization with a critic (also written ppo)",
 }
 _COMMON_TRAINING = ("stage", "train_iters", "global_batch_size", "run_dir", "save_interval", "eval_interval", "seed")
 _COMMON_ACTOR = (

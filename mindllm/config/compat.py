@@ -55,8 +55,8 @@ ACCEPTED_CRITIC: Mapping[str, str] = {
 }
 
 ACCEPTED_ALGORITHM: Mapping[str, str] = {
-    "dpo_beta": "only preference optimisation reads it",
-    "dpo_loss_type": "only preference optimisation reads it",
+    "dpo_beta": "only preference optimization reads it",
+    "dpo_loss_type": "only preference optimization reads it",
 }
 _NO_GAE = "only generalised advantage estimation reads it, not the group estimators"
 # In `algorithm`, in stage ray_grpo.

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
+"""Group relative policy optimization (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation with a critic (Schulman et al., 2017; Ouyang et al., 2022, for language models)."""
+"""Proximal policy optimization with a critic (Schulman et al., 2017; Ouyang et al., 2022, for language models)."""
 
 import math
 from dataclasses import dataclass
