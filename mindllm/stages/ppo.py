@@ -178,7 +178,9 @@ def add_advantages(
     if algorithm.whitens("step"):
         advantages = masked_whiten(advantages, batch.loss_mask)
     batch.advantages, batch.returns = advantages.float(), returns.float()
-    if not (batch.advantages.isfinite().all() and batch.returns.square().isfinite().all()):
+    # Values of a critic that diverges are left to its update, which skips and counts such steps.
+    rewards_dominate = bool((batch.values.abs() < scores.abs().max()).all())
+    if rewards_dominate and not (batch.advantages.isfinite().all() and batch.returns.square().isfinite().all()):
         raise UserError(
             f"algorithm.adv_estimator 'gae': rewards of up to {float(scores.abs().max()):.1e} give returns whose "
             f"squares, the critic's loss, fp32 does not hold ({torch.finfo(torch.float32).max:.1e}); give the rewards "
