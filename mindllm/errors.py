@@ -42,8 +42,28 @@ def describe_os_error(error: OSError) -> str:
         reason, name = f"{reason} ({frame.filename}, line {frame.lineno})", type(error).__name__
     elif isinstance(name, bytes):
         name = os.fsdecode(name)
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return f"{name}: {reason}{'; free some space and start the same command again' if is_full else ''}"
+    remedy = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "; free some space and start the same command again"
+    elif error.errno == errno.EFBIG:
+        remedy = "; the file system or `ulimit -f` allows no larger files"
+    return f"{name}: {reason}{remedy}"
+
+
+def not_yaml(path: str | Path, error: Exception) -> str:
+    """Return one sentence that says where a file, or one that it names, is not YAML.
+
+    Args:
+        path: of the file.
+        error: a ``yaml.YAMLError``, or the UnicodeDecodeError of a file that is no UTF-8 text.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return f"{path} or a file it names is not YAML: it is not UTF-8 text ({error.reason})"
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return f"{path} or a file it names is not YAML: {in_one_line(error)}"
+    name = path if mark.name.startswith("<") else mark.name  # "<unicode string>" where a text was parsed
+    return f"{name}, line {mark.line + 1}, column {mark.column + 1}: not YAML: {error.problem}"  # type: ignore[attr-defined]
 
 
 def in_one_line(error: BaseException, limit: int = 300) -> str:

@@ -13,7 +13,7 @@ from mindllm.config.build import build_config
 from mindllm.config.catalog import alternatives, config_names, find_config
 from mindllm.config.overrides import apply_overrides, is_file_choice
 from mindllm.config.schema import RunConfig
-from mindllm.errors import UserError
+from mindllm.errors import UserError, not_yaml
 from mindllm.resources import TRAINER_CONFIGS
 
 
@@ -56,14 +56,12 @@ def _composed(file: Path, above: list[Path], choices: list[str]) -> dict[str, An
             warnings.filterwarnings("ignore", message=".*_self_")
             composed = compose(name, overrides=[f"hydra.searchpath=[{search}]", *choices])
         raw = OmegaConf.to_container(composed, resolve=False)
-    except yaml.YAMLError as error:
-        raise UserError(f"{file} or a file it names is not YAML: {_one_line(error)}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(not_yaml(file, error)) from error
     except ConfigCompositionException as error:
         if "must be a DictConfig" in str(error):
             raise UserError(f"{file} is a list, not a mapping of sections") from error
         raise UserError(f"config '{name}': {_composition_sentence(error, [directory, *above])}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} or a file it names is not YAML: it is not UTF-8 text ({error.reason})") from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: of what `defaults` is
         raise UserError(f"config '{name}': {_one_line(error)}") from error
     if not isinstance(raw, dict):

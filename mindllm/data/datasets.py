@@ -12,7 +12,7 @@ from mindllm.data.indexed import IndexedReader
 from mindllm.data.manifest import columns_path, current_hash, read_manifest
 from mindllm.data.messages import as_text
 from mindllm.data.older_naming import hash_older, older_prefix, open_older_masks, run_lengths
-from mindllm.data.sidecar import MESSAGES_COLUMN, PROMPT_COLUMN, TOOLS_COLUMN, list_columns, read_rows
+from mindllm.data.sidecar import MESSAGES_COLUMN, PROMPT_COLUMN, TOOLS_COLUMN, blank_rows, list_columns, read_rows
 from mindllm.errors import UserError, did_you_mean
 
 _MARGIN_COLUMN = "margin"
@@ -106,6 +106,10 @@ class PromptDataset:
     def list_columns(self) -> list[str]:
         """Names of the columns in which a cell is a list, or the text of a JSON list."""
         return list_columns(self._table)
+
+    def blank_rows(self, column: str) -> np.ndarray:
+        """Numbers of the prompts with blank text, an empty list or NaN in a column, int64; not of those with null."""
+        return blank_rows(self._table, column)
 
     @property
     def lengths(self) -> np.ndarray:

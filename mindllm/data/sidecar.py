@@ -111,6 +111,23 @@ def list_columns(table: "pa.Table") -> list[str]:
     return found
 
 
+def blank_rows(table: "pa.Table", name: str) -> np.ndarray:
+    """Numbers of the rows in which a column holds blank text, an empty list or no number (NaN), int64; not of nulls."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells, kind = table[name], table.schema.field(name).type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        is_blank = pc.match_substring_regex(cells, pattern=r"^\s*(\[\s*\])?\s*$")
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        is_blank = pc.equal(pc.list_value_length(cells), 0)
+    elif pa.types.is_floating(kind):
+        is_blank = pc.is_nan(cells)
+    else:
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(is_blank.fill_null(False).to_numpy())
+
+
 def _reorder(tables: Iterable["pa.Table"], samples: np.ndarray, directory: Path) -> Iterator["pa.Table"]:
     """Rows in another order, with the memory of one bucket: first to the bucket of their new place, then to the place.
 

@@ -11,7 +11,7 @@ from typing import Any
 from mindllm.data.messages import Message, Rendered, TemplateRefusal, Tools, split_reasoning
 from mindllm.data.template_jinja import to_jinja
 from mindllm.data.tokenizer import TokenizerSpec
-from mindllm.errors import UserError, did_you_mean
+from mindllm.errors import UserError, did_you_mean, not_yaml
 
 _MARKER = re.compile(r"<\|[^|<>]+\|>|<｜[^｜<>]+｜>|<(?:start|end)_of_turn>|<reserved_\d+>|\[gMASK\]|<sop>")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -217,7 +217,7 @@ def read_template(path: Path) -> TemplateFile:
     try:
         found = yaml.safe_load(path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a YAML file: {error}") from error
+        raise UserError(not_yaml(path, error)) from error
     known = {field.name: field.type for field in fields(TemplateFile)}
     if not isinstance(found, dict):
         raise UserError(f"{path}: a template is a mapping with keys {', '.join(known)}")

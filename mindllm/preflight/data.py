@@ -21,7 +21,7 @@ from mindllm.data.manifest import manifest_path, read_manifest
 from mindllm.data.retemplate import knows_tools, render_answered
 from mindllm.data.sidecar import PROMPT_COLUMN, TOOLS_COLUMN
 from mindllm.errors import UserError
-from mindllm.rewards import check_rewards, describe_lists, describe_tags
+from mindllm.rewards import check_rewards, describe_lists, describe_tags, solution_column
 
 _SAMPLED_ROWS = 1000
 
@@ -75,6 +75,12 @@ def check_prompts(config: RunConfig, info: CheckpointInfo) -> list[str]:
             check_rewards(config.reward.functions, prompts.columns)
         _check_ids(key, prefix, len(prompts), lambda row, data=prompts: data[row].input_ids, info)
         passed.append(f"{key}: {len(prompts)} prompts in {prefix}")
+        solutions = solution_column(config.reward.functions, prompts.columns)
+        if solutions is not None and len(blank := prompts.blank_rows(solutions)):
+            print(
+                f"{key}: {len(blank)} of {len(prompts)} prompts in {prefix} have a blank '{solutions}', so the reward "
+                f"'accuracy' is 0 for whatever is answered; the first is prompt {blank[0]}"
+            )
         record = read_template_record(prefix)
         if record is not None:
             first = (prompts[row].text for row in range(min(len(prompts), _SAMPLED_ROWS)))

@@ -100,6 +100,13 @@ def _check_allowed_values(spec: RewardSpec) -> None:
             )
 
 
+def solution_column(functions: Iterable[RewardSpec], columns: Collection[str]) -> str | None:
+    """Return the one of the columns in which ``accuracy`` finds its solutions; None where neither is needed."""
+    if not any(spec.path is None and spec.name == "accuracy" for spec in functions):
+        return None
+    return next((name for name in ("solution", "labels") if name in columns), None)
+
+
 def describe_lists(functions: Sequence[RewardSpec], list_columns: Collection[str]) -> list[str]:
     """Say, for each reward that reads a column of lists, how it takes them; for the start of a run.
 
@@ -109,9 +116,7 @@ def describe_lists(functions: Sequence[RewardSpec], list_columns: Collection[str
     """
     found = []
     for spec in functions:
-        if spec.path is not None or spec.name != "accuracy":
-            continue
-        column = next((name for name in ("solution", "labels") if name in list_columns), None)
+        column = solution_column([spec], list_columns)
         if column is None:
             continue
         if spec.args.get("solution_list", "any") == "all":

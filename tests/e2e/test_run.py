@@ -190,6 +190,17 @@ def test_check_names_what_it_checked_and_writes_nothing(workspace, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_prompts_that_no_answer_can_solve_are_counted(workspace, tmp_path):
+    rows = [{"prompt": "say 7", "solution": solution} for solution in ("7", " ", None, "8", "")]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    where = ["--input", tmp_path / "in.jsonl", "--output-prefix", tmp_path / "blank", "--prompt-type", "empty"]
+    handler = ["--handler-name", "PPOAlpacaStyleInstructionHandler", "--map-keys", '{"prompt": "prompt"}']
+    assert run_here(preprocess, [*where, *handler, "--tokenizer-name-or-path", workspace.hf]).status == 0
+    overrides = [*TWO, f"{ACTOR}.data_path={tmp_path}/blank", "reward.functions=[{name: accuracy}]", "--check"]
+    said = post_train(workspace.arguments("grpo", tmp_path / "run", *overrides)).out
+    assert "data_path: 2 of 5 prompts in" in said and "a blank 'solution'" in said and "the first is prompt 1\n" in said
+
+
 def test_keys_without_effect_here_are_named_once(workspace, tmp_path):
     overrides = [*SHORT, "training.train_iters=1", "training.use_fused_rmsnorm=true", "algorithm.gamma=1.0"]
     outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *overrides))

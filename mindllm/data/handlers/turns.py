@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mindllm.data.handlers.base import DropRow
+from mindllm.data.handlers.base import DropRow, parsed
 from mindllm.data.handlers.cells import checked_text
 from mindllm.data.messages import REASONING_FIELDS, Message, Rendered, Role, ToolCall
 from mindllm.data.rows import RowError
@@ -392,9 +392,9 @@ def _thought(content: Any) -> str | None:
 
 def _calls_in(value: Any) -> Iterator[ToolCall]:
     """Calls of tools: one or a list of them, as objects or as JSON text."""
-    found = _parsed(value)
+    found = parsed(value, "tool_call")
     for call in found if isinstance(found, list) else [] if found is None else [found]:
-        yield _call(_parsed(call))
+        yield _call(parsed(call, "tool_call"))
 
 
 def _call(call: Any) -> ToolCall:
@@ -402,17 +402,7 @@ def _call(call: Any) -> ToolCall:
     inner = call.get("function", call) if isinstance(call, dict) else call
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
         raise DropRow("invalid_tool_call")
-    arguments = _parsed(inner.get("arguments", inner.get("parameters")))
+    arguments = parsed(inner.get("arguments", inner.get("parameters")), "tool_call")
     if not isinstance(arguments, dict | None):
         raise DropRow("invalid_tool_call")
     return ToolCall(inner["name"], arguments or {}, call.get("id"))
-
-
-def _parsed(value: Any) -> Any:
-    """A value, or what it is as JSON text; None for blank text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value) if value.strip() else None
-    except ValueError as error:
-        raise DropRow("invalid_tool_call") from error

@@ -125,7 +125,7 @@ def test_a_missing_directory_is_named(config_dir: Path):
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
-        ("training: [1, 2\n", "is not YAML"),
+        ("training: [1, 2\n", "written.yaml, line 2, column 1: not YAML: expected ',' or ']', but got '<stream end>'"),
         ("training:\n  lr: 1\n  lr: 2\n", "duplicate key"),
         ("- a\n- b\n", "written.yaml is a list, not a mapping of sections"),
         ("defaults: model\n", "defaults must be a list"),

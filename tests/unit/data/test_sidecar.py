@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mindllm.data.sidecar import Spool, list_columns, read_rows, write_sidecar
+from mindllm.data.sidecar import Spool, blank_rows, list_columns, read_rows, write_sidecar
 from mindllm.errors import UserError
 
 
@@ -48,6 +48,19 @@ def test_columns_of_lists_are_known_however_they_are_written(tmp_path: Path) -> 
     row = {"text": "[0, 1]", "one_type": ["a"], "mixed": ["six", 6], "object": {"a": [1]}, "json": '["six", "6"]'}
     path, _ = write(tmp_path, [row])
     assert list_columns(pq.read_table(path)) == ["one_type", "mixed", "json"]
+
+
+def test_blank_cells_are_found_in_columns_of_every_type(tmp_path: Path) -> None:
+    columns = {
+        "text": ["4", " \n", "", None, "[]"],
+        "list": [["4"], [], [""], None, []],
+        "mixed": [["4", 4], [], ["", 4], None, []],
+        "share": [4.0, 0.0, float("nan"), None, float("nan")],
+        "number": [4, 0, 0, None, 0],
+    }
+    path, _ = write(tmp_path, [{name: cells[row] for name, cells in columns.items()} for row in range(5)])
+    found = {name: blank_rows(pq.read_table(path), name).tolist() for name in columns}
+    assert found == {"text": [1, 2, 4], "list": [1, 4], "mixed": [1, 4], "share": [2, 4], "number": []}
 
 
 NESTED: list[Any] = [

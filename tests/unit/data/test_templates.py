@@ -309,7 +309,7 @@ def test_a_template_file_of_the_users_own_is_read(tmp_path: Path, spec: Tokenize
         ('user: ""\n', "missing keys: header, answer"),
         ('user: 3\nheader: ""\nanswer: ""\n', "key 'user' must be str, found 3"),
         ("- a\n", "a template is a mapping"),
-        ('user: "\n', "not a YAML file"),
+        ('user: "\n', "bad.yaml, line 2, column 1: not YAML: found unexpected end of stream"),
     ],
 )
 def test_a_malformed_template_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
