@@ -26,9 +26,9 @@ LAYOUTS = {
     "pp2-vpp2": (ranks.PP2_VPP2, 1),
     "tp2-sp": (ranks.TP2_SP, 1),
     "dp2": (ranks.TP1, 2),
-    "tp4": (ranks.TP4, 1),
 }
 LARGE_LAYOUTS = {
+    "tp4": (ranks.TP4, 1),
     "tp2-dp2": (ranks.TP2, 2),
     "pp2-dp2": (ranks.PP2, 2),
     "tp2-pp2-sp": (Layout(tensor=2, pipeline=2, sequence_parallel=True), 1),

@@ -315,7 +315,6 @@ COMBINATIONS = [
     ("tp2-pp2", "qwen3", FEW_SLOTS, ["greedy", "both"]),
     ("pp2-vpp2", "qwen2", FEW_SLOTS, ["greedy-min-new-tokens", "plain", "top-k"]),
     ("tp2-sp", "qwen3", FEW_SLOTS, ["greedy", "top-p"]),
-    ("tp4", "qwen3", FEW_SLOTS, ["greedy"]),
 ]
 MORE_COMBINATIONS = [
     ("tp1", "qwen3", FEW_SLOTS, ["greedy-min-new-tokens", "top-k", "both", "min-new-tokens"]),
@@ -326,6 +325,7 @@ MORE_COMBINATIONS = [
     ("pp2-vpp2", "qwen3", None, ["greedy", "top-p", "min-new-tokens"]),
     ("tp2-sp", "qwen2", None, ["plain", "min-new-tokens", "all"]),
     ("tp4", "qwen2", None, ["greedy", "top-p"]),
+    ("tp4", "qwen3", FEW_SLOTS, ["greedy"]),
 ]
 
 

@@ -62,7 +62,9 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_one_sentence_and_
         outcome = post_train([*arguments, "training.train_iters=2"], status=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert outcome.err == f"error: {run_dir}/checkpoints/actor/iter_0000002.tmp/__0_0.distcp: File too large\n"
+    limit = "the file system or `ulimit -f` allows no larger files"
+    file = f"{run_dir}/checkpoints/actor/iter_0000002.tmp/__0_0.distcp"
+    assert outcome.err == f"error: {file}: File too large; {limit}\n"
     report = json.loads((run_dir / "report.json").read_text())
     assert (report["outcome"], report["resumes_after"]) == ("failed", 1)
     assert "the same command resumes after iteration 1" in outcome.out
@@ -77,6 +79,7 @@ def test_steps_without_a_finite_gradient_are_skipped_and_end_the_run(workspace, 
     assert "max_skipped_steps" in outcome.err and "Traceback" not in outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_killed_worker_ends_the_run_with_its_obituary_and_the_same_command_resumes(workspace, tmp_path):
     run_dir = tmp_path / "run"

@@ -184,7 +184,8 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2, result.stderr
-    assert re.fullmatch(rf"error: {re.escape(str(tmp_path))}/result\S*: File too large\n", result.stderr), result.stderr
+    limit = r"File too large; the file system or `ulimit -f` allows no larger files\n"
+    assert re.fullmatch(rf"error: {re.escape(str(tmp_path))}/result\S*: {limit}", result.stderr), result.stderr
     assert not list(tmp_path.glob("result*"))
 
 
