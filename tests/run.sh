@@ -23,10 +23,12 @@ while [ $# -gt 0 ]; do
 done
 use_environment "$extras"
 
+# A part that fails does not keep the others from running.
+failed=0
 timed() {
     local name="$1" start=$SECONDS
     shift
-    "$@"
+    "$@" || failed=1
     echo "$name: $((SECONDS - start)) s"
 }
 
@@ -37,10 +39,10 @@ run_pytest() {
 }
 
 lint() {
-    "$PYTHON" -m ruff check .
-    "$PYTHON" -m ruff format --check .
-    "$PYTHON" -m mypy
-    "$(dirname "$PYTHON")/lint-imports"
+    "$PYTHON" -m ruff check . &&
+        "$PYTHON" -m ruff format --check . &&
+        "$PYTHON" -m mypy &&
+        "$(dirname "$PYTHON")/lint-imports"
 }
 
 [ -z "$coverage" ] || "$PYTHON" -m coverage erase
@@ -59,3 +61,4 @@ if [ -n "$coverage" ]; then
     "$PYTHON" -m coverage report --skip-covered --sort=miss
 fi
 echo "all parts: $SECONDS s"
+exit $failed
