@@ -27,9 +27,9 @@ PAUSE_S = 4
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mindllm.checkpoint.safetensors_io import PlannedTensor, SafetensorsWriter  # noqa: E402
+from mindllm.formats.arrays import BFLOAT16  # noqa: E402
+from mindllm.formats.safetensors_io import PlannedTensor, SafetensorsWriter  # noqa: E402
 from mindllm.models.families import family_of  # noqa: E402
-from mindllm.models.families.arrays import BFLOAT16  # noqa: E402
 
 SMALL = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 26, "vocab_size": 80_000}
 LARGE = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 16, "vocab_size": 64_000}

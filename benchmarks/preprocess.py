@@ -242,10 +242,10 @@ def peak_mb(pid: int) -> float:
 
 def merge(directory: Path, num_parts: int = 1000, samples: int = 1000) -> None:
     """What joining many parts adds to the memory of the process that does it."""
-    from mindllm.data.handlers import Encoded
-    from mindllm.data.order import OrderOptions, make_order
-    from mindllm.data.outputs import write_outputs
-    from mindllm.data.parts import join_parts, write_part
+    from mindllm.preprocess.handlers import Encoded
+    from mindllm.preprocess.output.order import OrderOptions, make_order
+    from mindllm.preprocess.output.outputs import write_outputs
+    from mindllm.preprocess.output.parts import join_parts, write_part
 
     keys = ("input_ids", "labels")
 

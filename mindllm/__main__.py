@@ -19,12 +19,12 @@ def preprocess(arguments: Sequence[str]) -> int:
         # transformers imports torch where it finds it. That takes seconds, and tokenizers need nothing of it.
         sys.modules["torch"] = None  # type: ignore[assignment]
         os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # of which one says that torch was not found
-    return _run("mindllm.data.cli", arguments)
+    return _run("mindllm.preprocess.cli", arguments)
 
 
 def convert(arguments: Sequence[str]) -> int:
     """Run convert_ckpt.py with ``arguments``; returns the exit status."""
-    return _run("mindllm.checkpoint.cli", arguments)
+    return _run("mindllm.convert.cli", arguments)
 
 
 def posttrain(arguments: Sequence[str]) -> int:

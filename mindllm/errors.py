@@ -17,6 +17,16 @@ class UserError(Exception):
     """
 
 
+class RowError(UserError):
+    """A row that cannot become a sample: an error, or under --on-bad-row skip left out and counted by `reason`."""
+
+    reason = "bad_row"
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or self.reason
+
+
 class WorkerError(RuntimeError):
     """A worker process raised, died or did not answer; the message holds its own traceback or what is left of it."""
 

@@ -6,15 +6,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from mindllm.checkpoint.head import HEADS, Head, default_head
 from mindllm.errors import UserError
 from mindllm.models.families import Architecture, dtype_name, family_of, fp8_block, load_architecture, read_config
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
 INFO_NAME = "mindllm.json"
 FORMAT_VERSION = 1
+Head = Literal["lm", "reward", "value"]
+HEADS: tuple[Head, ...] = get_args(Head)
 _RELEASE = "release"  # Megatron's name for the one iteration of a converted model
 
 _HF_PATTERNS = (
@@ -22,6 +23,11 @@ _HF_PATTERNS = (
     *("vocab.json", "vocab.txt", "merges.txt", "*.tiktoken", "sentencepiece*.model", "spiece.model"),
     *("chat_template*", "additional_chat_templates", "LICENSE*", "NOTICE*"),
 )
+
+
+def default_head(architecture: Architecture) -> Head:
+    """Return what a head is called where nobody said: Hugging Face does not tell a reward model from a critic."""
+    return "reward" if architecture.scalar_head else "lm"
 
 
 @dataclass(frozen=True)

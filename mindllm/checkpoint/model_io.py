@@ -13,9 +13,8 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from torch.distributed.checkpoint.api import CheckpointException
 
-from mindllm.checkpoint.dist_side import OPTIMIZER_PREFIXES
 from mindllm.checkpoint.streaming import StreamingStrategy, find_os_error
-from mindllm.checkpoint.torch_dist import TorchDistReader
+from mindllm.formats.torch_dist import OPTIMIZER_PREFIXES, TorchDistReader
 from mindllm.parallel.optimizer import Trainer
 from mindllm.parallel.schedule import unwrap
 

@@ -1,4 +1,4 @@
-"""Data room: from json, jsonl and parquet to Megatron indexed files, and from those to prompts and examples.
+"""What training reads: the batch type, batching, sampler, data sets, indexed files and tokenizer.
 
 Names are loaded on first use, so that importing one part (the batch type, say) costs nothing of the others.
 """

@@ -10,10 +10,10 @@ import numpy as np
 
 from mindllm.data.indexed import IndexedReader
 from mindllm.data.manifest import columns_path, current_hash, read_manifest
-from mindllm.data.messages import as_text
 from mindllm.data.older_naming import hash_older, older_prefix, open_older_masks, run_lengths
 from mindllm.data.sidecar import MESSAGES_COLUMN, PROMPT_COLUMN, TOOLS_COLUMN, blank_rows, list_columns, read_rows
 from mindllm.errors import UserError, did_you_mean
+from mindllm.templates.messages import as_text
 
 _MARGIN_COLUMN = "margin"
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mindllm.checkpoint import CheckpointInfo, SizeNames, check_layout, latest_iteration_dir, read_checkpoint_info
-from mindllm.checkpoint.dist_side import DistSource
-from mindllm.checkpoint.recipe import ordered_weights
-from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.config import ActorConfig, RoleConfig, RunConfig, TrainedRoleConfig, architecture_mismatches
+from mindllm.convert.endpoints.torch_dist import DistSource
+from mindllm.convert.plan import ordered_weights
 from mindllm.data import load_tokenizer, read_template_record, stop_token_ids, template_end_ids
 from mindllm.errors import UserError
+from mindllm.formats.torch_dist import TorchDistReader
 from mindllm.models.families import Architecture, unsupported_for_training
 from mindllm.preflight.data import (
     check_instructions,

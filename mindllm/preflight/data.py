@@ -18,10 +18,10 @@ from mindllm.data import (
     reads_alike,
 )
 from mindllm.data.manifest import manifest_path, read_manifest
-from mindllm.data.retemplate import knows_tools, render_answered
 from mindllm.data.sidecar import PROMPT_COLUMN, TOOLS_COLUMN
 from mindllm.errors import UserError
 from mindllm.rewards import check_rewards, describe_lists, describe_tags, solution_column
+from mindllm.templates.retemplate import knows_tools, render_answered
 
 _SAMPLED_ROWS = 1000
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from mindllm.checkpoint import latest_iteration_dir, read_checkpoint_info
 from mindllm.checkpoint.run_state import RunState, Saved
-from mindllm.checkpoint.torch_dist import TorchDistReader
 from mindllm.config import RunConfig, TrainedRoleConfig, TrainingConfig
 from mindllm.data import InstructionDataset, PairwiseDataset, PromptDataset, ResumableSampler
 from mindllm.errors import UserError
+from mindllm.formats.torch_dist import TorchDistReader
 from mindllm.stages.run_directory import DataOrigin, RewardFiles
 
 _DATA_SETS = {"sft": InstructionDataset, "orm": PairwiseDataset}

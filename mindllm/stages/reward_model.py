@@ -9,11 +9,11 @@ from mindllm.algorithms import mean
 from mindllm.checkpoint import read_checkpoint_info
 from mindllm.config import RewardModelConfig
 from mindllm.data import Prompt, chat_template_of, load_tokenizer, reads_alike
-from mindllm.data.retemplate import render_answered
 from mindllm.data.sequences import Sequences
 from mindllm.errors import UserError
 from mindllm.stages.rollouts import Rollouts
 from mindllm.stages.session import Session
+from mindllm.templates.retemplate import render_answered
 from mindllm.workers.reward import Reward
 
 if TYPE_CHECKING:

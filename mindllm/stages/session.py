@@ -13,7 +13,6 @@ from mindllm.checkpoint import (
     CheckpointInfo,
     add_chat_template,
     add_end_tokens,
-    convert_mcore_to_hf,
     copy_hf_files,
     latest_iteration_dir,
     read_checkpoint_info,
@@ -23,6 +22,7 @@ from mindllm.checkpoint import (
 from mindllm.checkpoint.run_state import RunState, Saved, complete_iterations
 from mindllm.command_line import say
 from mindllm.config import RunConfig, TrainedRoleConfig, TrainingConfig, resolved_sections, resolved_yaml
+from mindllm.convert import convert_mcore_to_hf
 from mindllm.data import load_tokenizer, read_template_record, template_end_ids
 from mindllm.errors import UserError
 from mindllm.models.builder import padded_vocab_size

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
-from mindllm.checkpoint import convert_hf_to_mcore
+from mindllm.convert import convert_hf_to_mcore
 from mindllm.models.families import Architecture, load_architecture
 
 # Four layers, so that two pipeline stages can hold two interleaved chunks each; initial weights large enough that

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from transformers import AutoModelForSequenceClassification
 
-from mindllm.checkpoint import convert_hf_to_mcore
 from mindllm.config import CriticConfig
+from mindllm.convert import convert_hf_to_mcore
 from mindllm.data.sequences import Sequences
 from mindllm.models.builder import Layout
 from mindllm.models.families import load_architecture

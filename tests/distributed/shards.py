@@ -10,9 +10,9 @@ import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from torch import Tensor
 
-from mindllm.checkpoint.recipe import make_recipe
+from mindllm.convert.plan import make_recipe
+from mindllm.formats.arrays import from_torch, to_torch
 from mindllm.models.families import Architecture
-from mindllm.models.families.arrays import from_torch, to_torch
 from mindllm.models.families.transforms import split
 from mindllm.parallel.schedule import unwrap
 

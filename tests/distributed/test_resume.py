@@ -15,9 +15,10 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from safetensors.torch import load_file
 
-from mindllm.checkpoint import convert_mcore_to_hf, copy_hf_files, model_io, write_checkpoint_info
-from mindllm.checkpoint.torch_dist import TorchDistReader
+from mindllm.checkpoint import copy_hf_files, model_io, write_checkpoint_info
+from mindllm.convert import convert_mcore_to_hf
 from mindllm.data.sequences import Sequences
+from mindllm.formats.torch_dist import TorchDistReader
 from mindllm.models.builder import Layout
 from tests.distributed import ranks, shards
 from tests.distributed.models import TinyModel

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mindllm.checkpoint.cli import main as convert
-from mindllm.data.cli import main as preprocess
+from mindllm.convert.cli import main as convert
+from mindllm.preprocess.cli import main as preprocess
 from tests.e2e import tiny
 from tests.e2e.runs import Workspace, run_here, write_configs
 from tests.e2e.tiny_ppo import make_ppo_workspace

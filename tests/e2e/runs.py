@@ -208,7 +208,7 @@ def final_weights(run_dir: Path, export: Path) -> dict[str, Any]:
     """Every tensor of the run's last checkpoint, exported to Hugging Face by the converter."""
     from safetensors.torch import load_file
 
-    from mindllm.checkpoint.cli import main
+    from mindllm.convert.cli import main
 
     kinds = ["--load-model-type", "mcore", "--save-model-type", "hf"]
     outcome = run_here(main, [*kinds, "--load-dir", run_dir / "checkpoints/actor", "--save-dir", export])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mindllm import posttrain
-from mindllm.checkpoint.cli import main as convert
-from mindllm.data.cli import main as preprocess
+from mindllm.convert.cli import main as convert
+from mindllm.preprocess.cli import main as preprocess
 from tests.e2e import tiny
 from tests.e2e.runs import ACTOR, Outcome, Workspace, run_here, run_process
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindllm.data.cli import main as preprocess
+from mindllm.preprocess.cli import main as preprocess
 from tests.e2e.runs import Workspace, metrics, run_here, run_process
 
 BROUGHT = Path(__file__).parent / "brought"

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from mindllm import posttrain
 from mindllm.checkpoint import latest_iteration_dir, read_checkpoint_info
-from mindllm.checkpoint.cli import main as convert
+from mindllm.convert.cli import main as convert
 from tests.e2e.runs import metrics, post_train, post_train_until, run_here
 from tests.e2e.test_bad_input import check_refusal
 from tests.e2e.tiny_ppo import ORM_ITERS, index_pairs

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mindllm.checkpoint.cli import main as convert
+from mindllm.convert.cli import main as convert
 from tests.e2e import tiny
 from tests.e2e.runs import ACTOR, Workspace, metrics, post_train, post_train_until, run_here, samples
 

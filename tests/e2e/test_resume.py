@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from mindllm.checkpoint import convert_hf_to_mcore, convert_mcore_to_hf
-from mindllm.checkpoint.torch_dist import TorchDistReader
+from mindllm.convert import convert_hf_to_mcore, convert_mcore_to_hf
 from mindllm.errors import UserError
+from mindllm.formats.torch_dist import TorchDistReader
 from tests.e2e.processes import assert_gone
 from tests.e2e.runs import (
     ACTOR,

@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 
-from mindllm.checkpoint.cli import main as convert
-from mindllm.data.cli import main as preprocess
+from mindllm.convert.cli import main as convert
+from mindllm.preprocess.cli import main as preprocess
 from tests.e2e.runs import ACTOR, SHORT, Workspace, final_weights, metrics, post_train, run_here, samples
 
 TWO = [*SHORT, "training.train_iters=2"]

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from mindllm import posttrain
-from mindllm.checkpoint.cli import main as convert
 from mindllm.config import compose_config
-from mindllm.data.cli import main as preprocess
+from mindllm.convert.cli import main as convert
+from mindllm.preprocess.cli import main as preprocess
 from tests.e2e.runs import run_here
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/your_own_model.md").read_text("utf-8")

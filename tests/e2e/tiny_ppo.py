@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from mindllm.checkpoint.cli import main as convert
-from mindllm.data.cli import main as preprocess
+from mindllm.convert.cli import main as convert
+from mindllm.preprocess.cli import main as preprocess
 from tests.e2e import tiny
 from tests.e2e.runs import Workspace, post_train, run_here
 

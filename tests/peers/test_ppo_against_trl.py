@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from mindllm.algorithms import make_kl_controller
-from mindllm.checkpoint import convert_hf_to_mcore
 from mindllm.config import AlgorithmConfig, RefConfig, RewardModelConfig, RunConfig
 from mindllm.config.sections import KLControl
+from mindllm.convert import convert_hf_to_mcore
 from mindllm.data.sequences import FinishReason, Sequences
 from mindllm.stages.ppo import add_advantages
 from mindllm.workers.critic import CriticWorker

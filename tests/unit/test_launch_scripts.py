@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mindllm.checkpoint.cli import build_parser as convert_parser
 from mindllm.config import compose_config
 from mindllm.config.catalog import config_names
-from mindllm.data.cli import parse as parse_preprocess
+from mindllm.convert.cli import build_parser as convert_parser
+from mindllm.preprocess.cli import parse as parse_preprocess
 from mindllm.resources import TEMPLATES, TRAINER_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mindllm.formats.arrays import Array, from_torch, to_torch
 from mindllm.models.families.architecture import Architecture
-from mindllm.models.families.arrays import Array, from_torch, to_torch
 from mindllm.models.families.weights import Weight
 
 

@@ -4,17 +4,17 @@ import re
 
 import pytest
 
-from mindllm.checkpoint.cli import build_parser as convert_parser
-from mindllm.checkpoint.cli import main as convert
 from mindllm.config import build_config
 from mindllm.config.architecture import ARCHITECTURE_KEYS
 from mindllm.config.cli import parse_command
 from mindllm.config.foreign import foreign_answer, unknown_section
 from mindllm.config.foreign_names import ABSENT, RENAMED, SECTIONS_ELSEWHERE
 from mindllm.config.layers import ALLOWED_IN_ROLE, KEYS_BY_SECTION, SECTIONS
-from mindllm.data.flags import build_parser as preprocess_parser
-from mindllm.data.flags import parse as preprocess
+from mindllm.convert.cli import build_parser as convert_parser
+from mindllm.convert.cli import main as convert
 from mindllm.errors import UserError
+from mindllm.preprocess.flags import build_parser as preprocess_parser
+from mindllm.preprocess.flags import parse as preprocess
 
 ACTOR = "actor_rollout_ref.actor_rollout"
 OURS = frozenset().union(ARCHITECTURE_KEYS, *KEYS_BY_SECTION.values(), *ALLOWED_IN_ROLE.values())
@@ -244,8 +244,8 @@ def test_a_flag_of_another_preprocessor_is_answered(flag, fragment):
 
 
 def test_the_flags_that_are_written_instead_exist():
-    from mindllm.checkpoint.cli import _FLAGS_ELSEWHERE as CONVERT
-    from mindllm.data.flags import _FLAGS_ELSEWHERE as PREPROCESS
+    from mindllm.convert.cli import _FLAGS_ELSEWHERE as CONVERT
+    from mindllm.preprocess.flags import _FLAGS_ELSEWHERE as PREPROCESS
 
     for parser, answers in ((convert_parser(), CONVERT), (preprocess_parser(), PREPROCESS)):
         flags = {flag for action in parser._actions for flag in action.option_strings}

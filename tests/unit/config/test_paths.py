@@ -8,12 +8,12 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 import yaml
 
-from mindllm.checkpoint.cli import build_parser as convert_parser
 from mindllm.config import RunConfig, build_config, compose_config, resolved_yaml
 from mindllm.config.base import Section
 from mindllm.config.catalog import find_config
-from mindllm.data.flags import build_parser as preprocess_parser
+from mindllm.convert.cli import build_parser as convert_parser
 from mindllm.errors import UserError
+from mindllm.preprocess.flags import build_parser as preprocess_parser
 
 ACTOR = "actor_rollout_ref.actor_rollout"
 NOT_PATHS = {

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mindllm.data import InstructionDataset, Prompt, PromptDataset, open_instructions, open_prompts
-from mindllm.data.preprocess import PreprocessOptions, preprocess
 from mindllm.errors import UserError
+from mindllm.preprocess.run import PreprocessOptions, preprocess
 
 Write = Callable[..., Path]
 

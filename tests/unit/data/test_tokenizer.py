@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from mindllm.data import load_tokenizer, stop_token_ids, template_end_ids
-from mindllm.data.encoding import TextEncoder
-from mindllm.data.preprocess import PreprocessOptions, preprocess
 from mindllm.data.tokenizer import TokenizerSpec
 from mindllm.errors import UserError
+from mindllm.preprocess.run import PreprocessOptions, preprocess
+from mindllm.preprocess.tokenize.encoding import TextEncoder
 
 
 @pytest.mark.parametrize(

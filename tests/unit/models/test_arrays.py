@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mindllm.models.families.arrays import DTYPES, cast, from_torch, is_finite, name_of, raw, same_bits, to_torch
+from mindllm.formats.arrays import DTYPES, cast, from_torch, is_finite, name_of, raw, same_bits, to_torch
 
 
 @pytest.mark.parametrize("name", DTYPES)

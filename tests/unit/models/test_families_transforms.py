@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from mindllm.formats.arrays import Array
 from mindllm.models.families import Architecture, Weight, family_of
-from mindllm.models.families.arrays import Array
 from mindllm.models.families.transforms import merge, pad_rows, split
 
 TINY = {"vocab_size": 5, "hidden_size": 4, "intermediate_size": 2, "num_hidden_layers": 1}

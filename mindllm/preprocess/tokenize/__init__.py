@@ -1,0 +1,1 @@
+"""From text with marked answers to token ids and labels."""
