@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.e2e.runs import (
     ACTOR,
     REPOSITORY,
     SHORT,
-    Workspace,
     finish,
     lines_logged,
     metrics,
@@ -120,21 +118,51 @@ def test_a_run_that_a_scheduler_terminates_ends_as_one_that_is_interrupted(works
     assert_gone(started)
 
 
+BROKEN_ENGINE = """
+import importlib.util, sys
+
+class Breaking:
+    def find_spec(self, name, path=None, target=None):
+        if name != "mindllm.rollout.engine":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def execute_and_break(module):
+            execute(module)
+            module.GenerationEngine.generate = broken_generate
+
+        spec.loader.exec_module = execute_and_break
+        return spec
+
+def broken_generate(self, *_):
+    raise LookupError("the engine's own message")
+
+sys.meta_path.insert(0, Breaking())
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.ray
-def test_an_exception_in_a_worker_ends_the_run_with_the_workers_own_traceback(workspace: Workspace, tmp_path: Path):
+def test_an_exception_in_a_worker_ends_the_run_with_the_workers_own_traceback(workspace, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(BROKEN_ENGINE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = run_process(workspace.arguments("grpo", tmp_path / "run", *SHORT, *RAY), status=1)
+    assert re.match(r"error: actor_rollout rank \d failed:\nTraceback \(most recent call last\):\n  File ", outcome.err)
+    assert "in broken_generate" in outcome.err and "LookupError: the engine's own message" in outcome.err
+    assert "posttrain.py" not in outcome.err  # no frame of the driver
+
+
+def test_a_damaged_checkpoint_that_only_reading_finds_is_named(workspace, tmp_path):
     mcore = tmp_path / "mcore"
     shutil.copytree(workspace.mcore, mcore)
     data = mcore / "iter_0000001/__0_0.distcp"
     content = bytearray(data.read_bytes())
     content[1000:-1000] = bytes(len(content) - 2000)  # of the right length, so that only reading it tells
     data.write_bytes(content)
-    outcome = run_process(
-        workspace.arguments("grpo", tmp_path / "run", *SHORT, *RAY, f"training.load={mcore}"), status=1
-    )
-    assert re.match(r"error: actor_rollout rank \d failed:\nTraceback \(most recent call last\):\n  File ", outcome.err)
-    assert "load_model" in outcome.err  # a frame of the worker
-    assert "posttrain.py" not in outcome.err  # and none of the driver
+    outcome = post_train(workspace.arguments("grpo", tmp_path / "run", *SHORT, f"training.load={mcore}"), status=2)
+    assert re.fullmatch(rf"error: {re.escape(str(data))} is damaged at tensor \S+: .*\n", outcome.err), outcome.err
 
 
 @pytest.mark.slow
