@@ -3,7 +3,7 @@
 For changes that must keep behavior: record before and after on the same machine, then compare.
 
     python scripts/behavior.py record before.json
-    python scripts/behavior.py compare before.json after.json --renamed renamed.json
+    python scripts/behavior.py compare scripts/behavior_before_rework.json after.json --renamed scripts/renamed.json
 
 A record has indexed data and converted weights as hashes; final weights, metrics (without times and memory) and samples
 of a run of each stage; the sentences that bad inputs get; and the keys that overrides change. It runs the entry scripts
