@@ -81,9 +81,14 @@ class World:
         for process, _ in self._ranks:
             os.kill(process.pid, number)
 
-    def close(self) -> None:
-        """End the processes, whatever they are doing."""
+    def close(self, idle: bool = False) -> None:
+        """Kill the processes, or let those that are idle end by themselves, which saves what coverage has counted."""
+        if idle:
+            self._signal(signal.SIGCONT)
+            for _, connection in self._ranks:
+                connection.send_bytes(pickle.dumps(None))
         for process, connection in self._ranks:
+            process.join(TIMEOUT_S if idle else 0)
             process.kill()
             process.join()
             connection.close()
@@ -96,7 +101,7 @@ _worlds: dict[tuple[Layout, int], World] = {}
 @atexit.register
 def _close_worlds() -> None:
     while _worlds:
-        _worlds.popitem()[1].close()
+        _worlds.popitem()[1].close(idle=True)
 
 
 def _serve(connection: Connection, layout: Layout, rank: int, world_size: int, init_method: str) -> None:
@@ -105,10 +110,10 @@ def _serve(connection: Connection, layout: Layout, rank: int, world_size: int, i
     die_with_parent_thread()
     try:
         groups.initialize(layout, rank, world_size, init_method)
-        while True:
-            function, args = pickle.loads(connection.recv_bytes())
+        while (call := pickle.loads(connection.recv_bytes())) is not None:
+            function, args = call
             connection.send_bytes(pickle.dumps((True, function(*args))))
-            del function, args
+            del call, function, args
     except EOFError:
         pass
     except BaseException:
